@@ -1,0 +1,44 @@
+# make lab    open the course in JupyterLab        (make lab ARGS="--no-browser --port 8899")
+# make test   run every test
+# make notebooks   run the notebooks and store their outputs
+# make home URL=https://github.com/you/course   tell the notebooks where the course lives
+
+PYTHON ?= python3
+FIRST = notebooks/01_why_self_attention.ipynb
+ROOT_USER := $(if $(filter 0,$(shell id -u)),--allow-root)
+BIN = .venv/bin
+
+.PHONY: lab test notebooks home lint
+.DELETE_ON_ERROR:
+
+lab: .venv/installed
+	$(BIN)/python -m jupyterlab $(ROOT_USER) --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/$(FIRST) $(ARGS)
+
+test: lint
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: .venv/installed-for-tests
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+notebooks: .venv/installed
+	$(BIN)/python .ci/notebooks.py run $(ARGS)
+
+home: .venv/installed
+	$(BIN)/python .ci/notebooks.py home $(URL)
+
+.venv/installed: requirements.txt
+.venv/installed-for-tests: requirements.txt tests/requirements.txt
+.venv/installed .venv/installed-for-tests: | .venv/bin/python
+	@echo "Installing $(lastword $^) into .venv (the first time takes minutes)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $(lastword $^) || { echo "" >&2; \
+	  echo "Could not install $(lastword $^). If the lines above speak of connections or retries, this machine is offline: connect it and run make again." >&2; exit 1; }
+	@touch $@
+
+.venv/bin/python:
+	@command -v $(PYTHON) >/dev/null || { echo "There is no $(PYTHON) here: install Python 3.11 or newer, or name one with make PYTHON=/path/to/python3." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "The course needs Python 3.11 or newer, but $(PYTHON) is $$($(PYTHON) --version 2>&1 | cut -d' ' -f2): name a newer one with make PYTHON=python3.12, say." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "This Python cannot make virtual environments: on Debian and Ubuntu run  sudo apt install python3-venv  first." >&2; exit 1; }
+	@$(PYTHON) -m venv .venv

@@ -1,0 +1,171 @@
+"""What the attention functions accept, and what they say when it does not fit.
+
+Nothing here computes attention. Each check raises an error whose text names the
+argument and the shapes, so that a reader can fix the call without a debugger.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+TOO_FAR_FROM_ONE = {torch.float16: 1e-2, torch.bfloat16: 5e-2}
+
+
+def numpy_in_numpy_out(function: Callable) -> Callable:
+    """Let a torch function take numpy arrays: they go in as tensors and come back as arrays."""
+    names = inspect.signature(function)
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        call = names.bind(*args, **kwargs)
+        arrays = {n: a for n, a in call.arguments.items() if isinstance(a, np.ndarray)}
+        tensors = [n for n, a in call.arguments.items() if isinstance(a, Tensor)]
+        if not arrays:
+            return function(*args, **kwargs)
+        if tensors:
+            first = next(iter(arrays))
+            raise TypeError(f"{first} is a numpy array but {tensors[0]} is a torch tensor; pass one kind")
+        call.arguments.update({name: _to_tensor(name, array) for name, array in arrays.items()})
+        result = function(*call.args, **call.kwargs)
+        return tuple(t.numpy() for t in result) if isinstance(result, tuple) else result.numpy()
+
+    return wrapped
+
+
+def scores(tensor: Tensor, dim: int) -> None:
+    """Floats, nothing NaN or +inf, at least one score along dim."""
+    _floats("scores", tensor)
+    if not -tensor.ndim <= dim < tensor.ndim:
+        raise ValueError(f"dim={dim} is no axis of scores, which has shape {_shape(tensor)}")
+    if tensor.shape[dim] == 0:
+        raise ValueError(f"scores of shape {_shape(tensor)} has nothing along dim={dim} to share out")
+    _no_nan("scores", tensor)
+    if not tensor.is_meta and torch.isposinf(tensor).any():
+        raise ValueError(f"scores reach +inf: they overflow {_name(tensor.dtype)}, or a mask adds +inf")
+
+
+def attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None) -> None:
+    """Shapes, dtypes and devices of scaled dot-product attention."""
+    inputs = {"query": query, "key": key, "value": value}
+    for name, tensor in inputs.items():
+        _floats(name, tensor)
+        if tensor.ndim < 2:
+            raise ValueError(
+                f"{name} needs at least two axes, (tokens, features), but has shape {_shape(tensor)}"
+            )
+        _same("dtype", "query", _name(query.dtype), name, _name(tensor.dtype))
+        _same("device", "query", query.device, name, tensor.device)
+    _same("d_k", "query", query.shape[-1], "key", key.shape[-1])
+    _same("n_k", "key", key.shape[-2], "value", value.shape[-2])
+    if key.shape[-2] == 0:
+        raise ValueError(f"key has n_k=0 tokens (shape {_shape(key)}): there is nothing to attend to")
+    if query.shape[-1] == 0:
+        raise ValueError(f"query and key have d_k=0 features (query has shape {_shape(query)})")
+    try:
+        batch = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
+    except RuntimeError:
+        found = ", ".join(f"{name} {_shape(tensor)}" for name, tensor in inputs.items())
+        raise ValueError(f"the batch axes do not fit together: {found}") from None
+    for name, tensor in inputs.items():
+        _no_nan(name, tensor)
+    if attn_mask is not None:
+        mask(attn_mask)
+        _same("device", "query", query.device, "attn_mask", attn_mask.device)
+        _fits(attn_mask, (*batch, query.shape[-2], key.shape[-2]))
+
+
+def mask(tensor: Tensor) -> None:
+    """Boolean, or floats to add. 0 and 1 as integers could mean either, so they are refused."""
+    _is_tensor("attn_mask", tensor)
+    if tensor.dtype != torch.bool and not tensor.is_floating_point():
+        raise TypeError(
+            f"attn_mask has dtype {_name(tensor.dtype)}: use a boolean mask (True = may attend; "
+            "mask.bool() if 1 means that) or a float one that is added to the scores"
+        )
+    _no_nan("attn_mask", tensor)
+
+
+def lengths(given: Tensor, n_k: int) -> Tensor:
+    """Whole numbers between 0 and n_k, as a tensor."""
+    tensor = torch.as_tensor(given)
+    if tensor.is_floating_point() or tensor.dtype == torch.bool:
+        raise TypeError(f"lengths must be whole numbers, got {_name(tensor.dtype)}")
+    if tensor.numel() and not 0 <= tensor.min() <= tensor.max() <= n_k:
+        raise ValueError(
+            f"lengths must lie between 0 and n_k={n_k}, got {int(tensor.min())} to {int(tensor.max())}"
+        )
+    return tensor
+
+
+def shares(tensor: Tensor, dim: int) -> None:
+    """Weights: none negative, rows that sum to 1, or to 0 where nothing was allowed."""
+    _floats("weights", tensor)
+    _no_nan("weights", tensor)
+    if tensor.is_meta or tensor.numel() == 0:
+        return
+    if (tensor < 0).any():
+        raise ValueError(f"weights must not be negative, got {float(tensor.min()):.3g}: are these scores?")
+    sums = tensor.double().sum(dim).flatten()
+    off = torch.minimum((sums - 1).abs(), sums.abs())
+    if (off > TOO_FAR_FROM_ONE.get(tensor.dtype, 1e-3)).any():
+        worst = float(sums[off.argmax()])
+        raise ValueError(f"weights must sum to 1 along dim={dim}, but a row sums to {worst:.3g}")
+
+
+def _to_tensor(name: str, array: np.ndarray) -> Tensor:
+    try:
+        return torch.from_numpy(np.array(array, order="C"))  # a copy: arrays may be read-only
+    except TypeError:
+        raise TypeError(f"{name} has dtype {array.dtype}, which torch does not know") from None
+
+
+def _is_tensor(name: str, tensor: Any) -> None:
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name} must be a torch tensor or a numpy array, not {type(tensor).__name__}")
+
+
+def _floats(name: str, tensor: Any) -> None:
+    _is_tensor(name, tensor)
+    if not tensor.is_floating_point():
+        raise TypeError(f"{name} has dtype {_name(tensor.dtype)}, but attention needs floats")
+
+
+def _no_nan(name: str, tensor: Tensor) -> None:
+    if tensor.is_meta or not (bad := torch.isnan(tensor)).any():
+        return
+    where = tuple(bad.nonzero()[0].tolist())
+    raise ValueError(
+        f"{name} holds NaN: {int(bad.sum())} of {tensor.numel()} entries, the first at {list(where)}"
+    )
+
+
+def _same(what: str, name: str, expected: Any, other: str, found: Any) -> None:
+    if expected != found:
+        error = TypeError if what in ("dtype", "device") else ValueError
+        raise error(f"{other} has {what}={found} but {name} has {what}={expected}")
+
+
+def _fits(attn_mask: Tensor, wanted: tuple[int, ...]) -> None:
+    try:
+        fits = torch.broadcast_shapes(attn_mask.shape, wanted) == torch.Size(wanted)
+    except RuntimeError:
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"attn_mask has shape {_shape(attn_mask)}, which does not broadcast to the scores' shape {wanted}"
+        )
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _shape(tensor: Tensor) -> tuple[int, ...]:
+    return tuple(tensor.shape)

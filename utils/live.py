@@ -1,0 +1,247 @@
+"""Live figures: move a control, see the picture and its sentence change at once.
+
+A live figure is made of controls, panels (utils.plots) and one function of plain values
+that computes what to show. What makes it fast: axes, ticks and labels are drawn once and
+kept as a background; a move only draws what moved on top of it and sends one PNG.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import html
+import time
+import types
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from inspect import signature
+from typing import Any
+
+import ipywidgets as widgets
+import numpy as np
+from matplotlib import rc_context
+
+from utils import plots
+from utils.png import to_png
+
+BUSY = 0.010  # s: an event this soon after a draw means that more are waiting
+SOON = 0.004  # s: how long to let them arrive before one draw serves them all
+
+
+@dataclass
+class Choice:
+    """A control: what can be chosen, what is chosen at the start.
+
+    options  values or (label, value) pairs, or a function of other controls' values that
+             returns them: `lambda seq_len: range(seq_len)` follows the control seq_len
+    start    the value chosen at the start
+    kind     the widget: "slider" (at least two options), "menu" or "buttons"
+
+    Only listed options can be chosen, so a control never holds an invalid value.
+    """
+
+    options: Iterable | Callable[..., Iterable]
+    start: Any
+    kind: str = "slider"
+
+    def list(self, values: Mapping[str, Any]) -> list[tuple[str, Any]]:
+        """The (label, value) pairs, given the values of the other controls."""
+        options = self.options
+        if callable(options):
+            options = options(**{name: values[name] for name in signature(options).parameters})
+        pairs = [
+            o if isinstance(o, tuple) else (f"{o:g}" if isinstance(o, float) else str(o), o) for o in options
+        ]
+        if len(pairs) < (2 if self.kind == "slider" else 1):
+            raise ValueError(f"a {self.kind} needs something to choose from, but got the options {pairs}")
+        return pairs
+
+
+KINDS = {"slider": widgets.SelectionSlider, "menu": widgets.Dropdown, "buttons": widgets.ToggleButtons}
+
+
+class LiveFigure:
+    """A picture that answers to its controls.
+
+    draw      called with the controls' values by name; returns a dict with, for each panel,
+              the arguments of its `update`, and a "sentence" that says what is seen
+              (and, if it likes, a "trace": lines of arithmetic shown under it)
+    panels    name -> panel, drawn side by side
+    controls  name -> Choice; one may depend on those before it
+    width, height  of the picture in inches (100 pixels each)
+
+    Each control is an attribute (fig.seq_len), as are fig.image, fig.sentence and fig.trace.
+    `fig.redraw()` draws now, with or without a running kernel. Whatever `draw` raises is
+    raised, and shown in red under the picture, which keeps its last good state.
+    """
+
+    def __init__(
+        self,
+        draw: Callable[..., dict[str, Any]],
+        panels: Mapping[str, plots.Panel],
+        controls: Mapping[str, Choice],
+        width: float = 8.6,
+        height: float = 4.2,
+    ) -> None:
+        self._draw, self._panels = _with_its_own_globals(draw), dict(panels)
+        self._choices = {n: replace(c, options=_with_its_own_globals(c.options)) for n, c in controls.items()}
+        self._figure = plots.figure(list(panels.values()), width, height)
+        self._background: Any = None
+        self._last_draw, self._planned, self._adjusting = 0.0, False, False
+
+        self.image = widgets.Image(
+            format="png", layout={"width": f"{100 * width:.0f}px", "max_width": "100%"}
+        )
+        self.sentence = widgets.HTML(layout={"min_height": "3.2em"})
+        self.trace = widgets.HTML()
+        self.error = widgets.HTML()
+        self.controls = self._make_controls()
+        for name, control in self.controls.items():
+            if hasattr(self, name):
+                raise ValueError(f"a control cannot be called {name!r}: every live figure has that already")
+            setattr(self, name, control)
+        self.redraw()
+        for control in self.controls.values():
+            control.observe(self._moved, "value")
+        row = widgets.HBox(list(self.controls.values()), layout={"flex_flow": "row wrap"})
+        self.box = widgets.VBox([row, self.image, self.sentence, self.trace, self.error])
+
+    # -- controls ---------------------------------------------------------------------
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """What the controls say now."""
+        return {name: control.value for name, control in self.controls.items()}
+
+    def _make_controls(self) -> dict[str, widgets.Widget]:
+        made: dict[str, widgets.Widget] = {}
+        for name, choice in self._choices.items():
+            options = choice.list({n: w.value for n, w in made.items()})
+            made[name] = KINDS[choice.kind](
+                options=options,
+                value=choice.start,
+                description=name,
+                style={"description_width": "6.5em"},
+                layout={"width": "25em", "max_width": "100%"},
+            )
+        return made
+
+    def _fit_options(self) -> None:
+        """Let options follow their control: keep the chosen value if it still exists, else take the last."""
+        for name, choice in self._choices.items():
+            control = self.controls[name]
+            if not callable(choice.options):
+                continue
+            options = tuple(choice.list(self.values))
+            if options == tuple(control.options):
+                continue
+            kept = [v for _, v in options if v == control.value]
+            with control.hold_sync():  # the page hears of both changes at once
+                control.options = options  # jumps to the first option ...
+                control.value = kept[0] if kept else options[-1][1]  # ... and back
+
+    # -- drawing ----------------------------------------------------------------------
+
+    def _moved(self, change: dict[str, Any]) -> None:
+        """Draw at once; but while events queue up, let one draw serve all that are waiting."""
+        if self._adjusting:
+            return
+        self._adjusting = True
+        try:
+            self._fit_options()
+        finally:
+            self._adjusting = False
+        if self._planned:
+            return
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:  # no kernel: nothing can be waiting
+            self.redraw()
+            return
+        if time.perf_counter() - self._last_draw > BUSY:
+            self.redraw()
+        else:
+            self._planned = True
+            loop.call_later(SOON, self.redraw)
+
+    def redraw(self) -> None:
+        """Compute and draw what the controls say now."""
+        self._planned = False
+        try:
+            shown = self._draw(**self.values)
+            picture = self._paint(shown)
+        except Exception as error:
+            self.error.value = (
+                f'<p role="alert" style="color:#B00020">{_safe(type(error).__name__)}: {_safe(error)}</p>'
+            )
+            raise
+        finally:
+            self._last_draw = time.perf_counter()
+        if self.error.value:
+            self.error.value = ""
+        self.plain = shown["sentence"]
+        self.sentence.value = (
+            f'<p aria-live="polite" style="line-height:1.5;margin:0">{_safe(self.plain)}</p>'
+        )
+        if "trace" in shown:
+            lines = _safe("\n".join(shown["trace"]))
+            self.trace.value = f'<pre style="line-height:1.4;margin:0;overflow-x:auto">{lines}</pre>'
+        self.image.value = picture
+
+    def _paint(self, shown: Mapping[str, Any]) -> bytes:
+        """The picture as PNG: the stored background with the moving artists drawn over it."""
+        frame_changed = [panel.update(**shown[name]) for name, panel in self._panels.items()]
+        moving = [artist for panel in self._panels.values() for artist in panel.moving]
+        canvas = self._figure.canvas
+        if self._background is None or any(frame_changed):
+            self._background = self._draw_background(moving)
+        canvas.restore_region(self._background)
+        for artist in moving:
+            artist.axes.draw_artist(artist)
+        return to_png(np.asarray(canvas.buffer_rgba()))
+
+    def _draw_background(self, moving: list) -> Any:
+        """Everything that stays: drawn with the moving artists hidden, for they are drawn over it."""
+        visible = [artist.get_visible() for artist in moving]
+        for artist in moving:
+            artist.set_visible(False)
+        with warnings.catch_warnings(), rc_context(plots.STYLE):
+            warnings.filterwarnings(
+                "ignore", "Glyph .* missing from", UserWarning
+            )  # emoji in a reader's sentence
+            self._figure.set_layout_engine("constrained")
+            self._figure.canvas.draw()
+            self._figure.set_layout_engine("none")  # else the next draw would shift the axes a little
+        for artist, was in zip(moving, visible, strict=True):
+            artist.set_visible(was)
+        return self._figure.canvas.copy_from_bbox(self._figure.bbox)
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+        """The live widget where a kernel runs; a picture and its sentence everywhere else."""
+        view = {"version_major": 2, "version_minor": 0, "model_id": self.box.model_id}
+        return {
+            "application/vnd.jupyter.widget-view+json": view,
+            "image/png": base64.b64encode(self.image.value).decode(),
+            "text/plain": self.plain,
+        }
+
+
+def _with_its_own_globals(function: Any) -> Any:
+    """A notebook's function as it is now: a later cell may use one of its names for something else."""
+    if not isinstance(function, types.FunctionType):
+        return function
+    copy = types.FunctionType(
+        function.__code__,
+        dict(function.__globals__),
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
+
+
+def _safe(text: object) -> str:
+    """Text from a reader may hold HTML."""
+    return html.escape(str(text))

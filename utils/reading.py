@@ -1,0 +1,59 @@
+"""Attention put into words: what a row of weights says, and where one weight comes from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from utils.attention import entropy
+
+SPELLED_OUT = 6  # a sum of up to this many terms is written out
+
+
+def describe_row(weights: np.ndarray, tokens: Sequence[str], query: int) -> str:
+    """One sentence about one query.
+
+    weights  (n,) its shares over the keys
+    tokens   (n,) names of the keys
+    query    which of the tokens asks
+    """
+    weights = np.asarray(weights, dtype=float)
+    top = int(weights.argmax())
+    whom = "itself" if top == query else f"“{tokens[top]}”"
+    bits = float(entropy(weights, base=2)) + 0.0
+    return (
+        f"“{tokens[query]}” (word {query + 1}) attends most to {whom}, with weight {weights[top]:.2f}. "
+        f"Its attention is as spread out as over {2**bits:.1f} of {len(weights)} words, shared equally "
+        f"(entropy {bits:.2f} of at most {math.log2(len(weights)):.2f} bits)."
+    )
+
+
+def trace_weight(
+    query: np.ndarray, keys: np.ndarray, key: int, divisor: float, names: tuple[str, str] = ("q", "k")
+) -> list[str]:
+    """The arithmetic behind one attention weight, a line per step.
+
+    query    (d,) the query's vector
+    keys     (n, d) all key vectors
+    key      which of them
+    divisor  what dot products are divided by: a temperature, or sqrt(d_k)
+    names    how to call the query and the key
+    """
+    query, keys = np.asarray(query, dtype=float), np.asarray(keys, dtype=float)
+    dots = keys @ query
+    scores = dots / divisor
+    exps = np.exp(scores)
+    products = [f"{q:g}×{k:g}" for q, k in zip(query, keys[key], strict=True)]
+    return [
+        f"dot product   {names[0]} · {names[1]} = {_sum(products)} = {dots[key]:.4g}",
+        f"divided       {dots[key]:.4g} / {divisor:.4g} = {scores[key]:.4g}",
+        f"exp           exp({scores[key]:.4g}) = {exps[key]:.4g}",
+        f"share         {exps[key]:.4g} / ({_sum([f'{e:.4g}' for e in exps])}) "
+        f"= {exps[key]:.4g} / {exps.sum():.4g} = {exps[key] / exps.sum():.3f}",
+    ]
+
+
+def _sum(terms: Sequence[str]) -> str:
+    return " + ".join(terms) if len(terms) <= SPELLED_OUT else f"sum of {len(terms)} terms"
