@@ -71,7 +71,7 @@ class LiveFigure:
     controls  name -> Choice; one may depend on those before it
     width, height  of the picture in inches (100 pixels each)
 
-    Each control is an attribute (fig.seq_len), as are fig.image, fig.sentence and fig.trace.
+    Each control is an attribute (fig.seq_len), as are fig.image and fig.sentence.
     `fig.redraw()` draws now, with or without a running kernel. Whatever `draw` raises is
     raised, and shown in red under the picture, which keeps its last good state.
     """
@@ -93,8 +93,7 @@ class LiveFigure:
         self.image = widgets.Image(
             format="png", layout={"width": f"{100 * width:.0f}px", "max_width": "100%"}
         )
-        self.sentence = widgets.HTML(layout={"min_height": "3.2em"})
-        self.trace = widgets.HTML()
+        self.sentence = widgets.HTML()
         self.error = widgets.HTML()
         self.controls = self._make_controls()
         for name, control in self.controls.items():
@@ -105,7 +104,7 @@ class LiveFigure:
         for control in self.controls.values():
             control.observe(self._moved, "value")
         row = widgets.HBox(list(self.controls.values()), layout={"flex_flow": "row wrap"})
-        self.box = widgets.VBox([row, self.image, self.sentence, self.trace, self.error])
+        self.box = widgets.VBox([row, self.image, self.sentence, self.error])
 
     # -- controls ---------------------------------------------------------------------
 
@@ -170,7 +169,9 @@ class LiveFigure:
         self._planned = False
         try:
             shown = self._draw(**self.values)
-            picture = self._paint(shown)
+            frame_changed = [panel.update(**shown[name]) for name, panel in self._panels.items()]
+            self.image.value = self._paint(any(frame_changed))
+            self._tell(shown["sentence"], shown.get("trace", ()))
         except Exception as error:
             self.error.value = (
                 f'<p role="alert" style="color:#B00020">{_safe(type(error).__name__)}: {_safe(error)}</p>'
@@ -180,21 +181,20 @@ class LiveFigure:
             self._last_draw = time.perf_counter()
         if self.error.value:
             self.error.value = ""
-        self.plain = shown["sentence"]
-        self.sentence.value = (
-            f'<p aria-live="polite" style="line-height:1.5;margin:0">{_safe(self.plain)}</p>'
-        )
-        if "trace" in shown:
-            lines = _safe("\n".join(shown["trace"]))
-            self.trace.value = f'<pre style="line-height:1.4;margin:0;overflow-x:auto">{lines}</pre>'
-        self.image.value = picture
 
-    def _paint(self, shown: Mapping[str, Any]) -> bytes:
+    def _tell(self, sentence: str, trace: Iterable[str]) -> None:
+        """The text under the picture: what is seen, in words, and the arithmetic behind it."""
+        self.plain = sentence
+        self.sentence.value = (
+            f'<p aria-live="polite" style="line-height:1.5;min-height:3em;margin:0">{_safe(sentence)}</p>'
+            f'<pre style="line-height:1.4;margin:0;overflow-x:auto">{_safe(chr(10).join(trace))}</pre>'
+        )
+
+    def _paint(self, frame_changed: bool) -> bytes:
         """The picture as PNG: the stored background with the moving artists drawn over it."""
-        frame_changed = [panel.update(**shown[name]) for name, panel in self._panels.items()]
         moving = [artist for panel in self._panels.values() for artist in panel.moving]
         canvas = self._figure.canvas
-        if self._background is None or any(frame_changed):
+        if self._background is None or frame_changed:
             self._background = self._draw_background(moving)
         canvas.restore_region(self._background)
         for artist in moving:

@@ -15,14 +15,15 @@ from functools import lru_cache
 
 import numpy as np
 from IPython.display import display
-from matplotlib import rc_context
+from matplotlib import colormaps, rc_context
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backend_bases import RendererBase
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.cm import ScalarMappable
 from matplotlib.collections import PolyCollection
-from matplotlib.colors import to_rgb
+from matplotlib.colors import Normalize, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont
 from matplotlib.patches import Rectangle
@@ -58,7 +59,10 @@ class Heatmap:
     """
 
     def __init__(self, title: str = "", limit: float = 1.0, signed: bool = False) -> None:
-        self.title, self.limit, self.signed = title, limit, signed
+        self.title, self.limit = title, limit
+        self.colours = ScalarMappable(
+            Normalize(-limit if signed else 0.0, limit), colormaps[SIGNED if signed else SHARES]
+        )
         self.labels: tuple = ()
 
     def attach(self, ax: Axes) -> None:
@@ -69,17 +73,12 @@ class Heatmap:
         ax.yaxis.label.set_color(QUERY)
         ax.spines[:].set_visible(False)
         ax.tick_params(length=0)
-        self.image = ax.imshow(
-            [[np.nan]],
-            cmap=SIGNED if self.signed else SHARES,
-            vmin=-self.limit if self.signed else 0.0,
-            vmax=self.limit,
-            interpolation="nearest",
-        )
+        ax.set_aspect("equal")
+        self.cells = ax.add_artist(Cells())
         self.numbers = ax.add_artist(Numbers())
         self.row = ax.add_patch(Rectangle((0, 0), 1, 1, fill=False, ec=QUERY, lw=2, clip_on=False))
         self.cell = ax.add_patch(Rectangle((0, 0), 1, 1, fill=False, ec=KEY, lw=2, clip_on=False))
-        self.moving: list[Artist] = [self.image, self.numbers, self.row, self.cell]
+        self.moving: list[Artist] = [self.cells, self.numbers, self.row, self.cell]
 
     def update(
         self,
@@ -98,7 +97,7 @@ class Heatmap:
         n_q, n_k = values.shape
         padded = np.full([len(names) for names in labels], np.nan)
         padded[:n_q, :n_k] = values
-        self.image.set_data(padded)
+        self.cells.show(self.colours.to_rgba(padded, bytes=True))
         self.numbers.show(
             (j, i, value, "white" if abs(value) > 0.6 * self.limit else INK)
             for (i, j), value in np.ndenumerate(
@@ -114,9 +113,7 @@ class Heatmap:
         if changed:
             _name_ticks(self.ax.yaxis, labels[0])
             _name_ticks(self.ax.xaxis, labels[1])
-            edges = (-0.5, len(labels[1]) - 0.5, len(labels[0]) - 0.5, -0.5)
-            self.image.set_extent(edges)
-            self.ax.axis(edges)
+            self.ax.set(xlim=(-0.5, len(labels[1]) - 0.5), ylim=(len(labels[0]) - 0.5, -0.5))
         return changed
 
 
@@ -154,8 +151,35 @@ class Bars:
         return changed
 
 
+class Cells(Artist):
+    """A matrix that fills its axes, each entry one plain rectangle: `imshow` is too slow for a slider."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.colours = np.zeros((1, 1, 4), np.uint8)
+        self.set_in_layout(False)
+
+    def show(self, colours: np.ndarray) -> None:
+        """Take (rows, columns, 4) uint8 RGBA, first row on top."""
+        self.colours = colours
+
+    def draw(self, renderer: RendererBase) -> None:
+        """Enlarge each entry to its rectangle of pixels (called by matplotlib)."""
+        if not self.get_visible():
+            return
+        left, bottom, right, top = np.round(self.axes.bbox.extents).astype(int)
+        rows, columns = self.colours.shape[:2]
+        row_of_pixel = (
+            np.arange(top - bottom)[::-1] * rows // (top - bottom)
+        )  # Agg wants the bottom row first
+        column_of_pixel = np.arange(right - left) * columns // (right - left)
+        gc = renderer.new_gc()
+        renderer.draw_image(gc, left, bottom, self.colours[:, column_of_pixel][row_of_pixel])
+        gc.restore()
+
+
 class Numbers(Artist):
-    """Many numbers with two decimals, stamped from a cache: matplotlib's own texts are too slow for a slider."""
+    """Many numbers with two decimals, stamped from a cache: its own texts cost matplotlib too much."""
 
     def __init__(self, align: str = "center", size: float = 9) -> None:
         super().__init__()
