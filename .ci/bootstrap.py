@@ -18,7 +18,7 @@ if root == places[-1]:  # only the notebook is here, as on Colab: fetch the rest
         raise RuntimeError(
             f"The course's helpers could not be fetched from {HOME or 'nowhere: COURSE_HOME is not set'}. "
             "Is this machine online? On Kaggle, switch on Settings > Internet. "
-            f"Git says: {run.stderr.strip()}"
+            f"Git says: {''.join(run.stderr.strip().splitlines()[-1:])}"
         )
 for name in [n for n in sys.modules if n.split(".")[0] == "utils"]:
     if root not in Path(getattr(sys.modules[name], "__file__", None) or "/").parents:

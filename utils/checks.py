@@ -116,7 +116,9 @@ def shares(tensor: Tensor, dim: int) -> None:
     off = torch.minimum((sums - 1).abs(), sums.abs())
     if (off > TOO_FAR_FROM_ONE.get(tensor.dtype, 1e-3)).any():
         worst = float(sums[off.argmax()])
-        raise ValueError(f"weights must sum to 1 along dim={dim}, but a row sums to {worst:.3g}")
+        raise ValueError(
+            f"weights must sum to 1 along dim={dim}, but a row sums to {worst:.3g}: are these scores?"
+        )
 
 
 def _to_tensor(name: str, array: np.ndarray) -> Tensor:

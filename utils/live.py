@@ -13,7 +13,8 @@ import html
 import time
 import types
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any
@@ -21,6 +22,8 @@ from typing import Any
 import ipywidgets as widgets
 import numpy as np
 from matplotlib import rc_context
+from traitlets import Any as AnyTrait
+from traitlets import HasTraits
 
 from utils import plots
 from utils.png import to_png
@@ -45,20 +48,41 @@ class Choice:
     start: Any
     kind: str = "slider"
 
-    def list(self, values: Mapping[str, Any]) -> list[tuple[str, Any]]:
-        """The (label, value) pairs, given the values of the other controls."""
+    def pairs(self, values: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+        """What can be chosen, as (label, value) pairs, given the values of the other controls."""
         options = self.options
         if callable(options):
             options = options(**{name: values[name] for name in signature(options).parameters})
-        pairs = [
-            o if isinstance(o, tuple) else (f"{o:g}" if isinstance(o, float) else str(o), o) for o in options
-        ]
+        pairs = tuple(o if isinstance(o, tuple) else (_label(o), o) for o in options)
         if len(pairs) < (2 if self.kind == "slider" else 1):
-            raise ValueError(f"a {self.kind} needs something to choose from, but got the options {pairs}")
+            raise ValueError(f"a {self.kind} needs more to choose from than {[label for label, _ in pairs]}")
         return pairs
 
 
-KINDS = {"slider": widgets.SelectionSlider, "menu": widgets.Dropdown, "buttons": widgets.ToggleButtons}
+class _Chosen(AnyTrait):
+    """A value that is never None: ipywidgets itself would let a control be set to nothing."""
+
+    allow_none = False
+
+    def validate(self, obj: HasTraits, value: object) -> object:
+        if value is None:
+            self.error(obj, value)
+        return value
+
+
+class _Slider(widgets.SelectionSlider):
+    value = _Chosen()
+
+
+class _Menu(widgets.Dropdown):
+    value = _Chosen()
+
+
+class _Buttons(widgets.ToggleButtons):
+    value = _Chosen()
+
+
+KINDS = {"slider": _Slider, "menu": _Menu, "buttons": _Buttons}
 
 
 class LiveFigure:
@@ -103,8 +127,9 @@ class LiveFigure:
         self.redraw()
         for control in self.controls.values():
             control.observe(self._moved, "value")
-        row = widgets.HBox(list(self.controls.values()), layout={"flex_flow": "row wrap"})
-        self.box = widgets.VBox([row, self.image, self.sentence, self.error])
+        columns = {"grid_template_columns": "repeat(auto-fill, minmax(20em, 1fr))", "max_width": "64em"}
+        grid = widgets.GridBox(list(self.controls.values()), layout=columns)
+        self.box = widgets.VBox([grid, self.image, self.sentence, self.error])
 
     # -- controls ---------------------------------------------------------------------
 
@@ -116,29 +141,34 @@ class LiveFigure:
     def _make_controls(self) -> dict[str, widgets.Widget]:
         made: dict[str, widgets.Widget] = {}
         for name, choice in self._choices.items():
-            options = choice.list({n: w.value for n, w in made.items()})
+            options = choice.pairs({n: w.value for n, w in made.items()})
+            if choice.start not in [value for _, value in options]:
+                raise ValueError(
+                    f"{name} cannot start at {choice.start!r}: it offers {[v for _, v in options]}"
+                )
             made[name] = KINDS[choice.kind](
                 options=options,
                 value=choice.start,
                 description=name,
                 style={"description_width": "6.5em"},
-                layout={"width": "25em", "max_width": "100%"},
+                layout={"width": "auto"},
             )
         return made
 
     def _fit_options(self) -> None:
         """Let options follow their control: keep the chosen value if it still exists, else take the last."""
-        for name, choice in self._choices.items():
-            control = self.controls[name]
-            if not callable(choice.options):
-                continue
-            options = tuple(choice.list(self.values))
-            if options == tuple(control.options):
-                continue
-            kept = [v for _, v in options if v == control.value]
-            with control.hold_sync():  # the page hears of both changes at once
-                control.options = options  # jumps to the first option ...
-                control.value = kept[0] if kept else options[-1][1]  # ... and back
+        self._adjusting = True
+        try:
+            for control, choice in zip(self.controls.values(), self._choices.values(), strict=True):
+                options = choice.pairs(self.values) if callable(choice.options) else control.options
+                if options == control.options:
+                    continue
+                kept = [value for _, value in options if value == control.value]
+                with control.hold_sync():  # the page hears of both changes at once
+                    control.options = options  # jumps to the first option ...
+                    control.value = kept[0] if kept else options[-1][1]  # ... and back
+        finally:
+            self._adjusting = False
 
     # -- drawing ----------------------------------------------------------------------
 
@@ -146,11 +176,8 @@ class LiveFigure:
         """Draw at once; but while events queue up, let one draw serve all that are waiting."""
         if self._adjusting:
             return
-        self._adjusting = True
-        try:
+        with self._errors_shown():
             self._fit_options()
-        finally:
-            self._adjusting = False
         if self._planned:
             return
         try:
@@ -168,19 +195,27 @@ class LiveFigure:
         """Compute and draw what the controls say now."""
         self._planned = False
         try:
-            shown = self._draw(**self.values)
-            frame_changed = [panel.update(**shown[name]) for name, panel in self._panels.items()]
-            self.image.value = self._paint(any(frame_changed))
-            self._tell(shown["sentence"], shown.get("trace", ()))
-        except Exception as error:
-            self.error.value = (
-                f'<p role="alert" style="color:#B00020">{_safe(type(error).__name__)}: {_safe(error)}</p>'
-            )
-            raise
+            with self._errors_shown():
+                shown = self._draw(**self.values)
+                if missing := {*self._panels, "sentence"} - set(shown):
+                    raise ValueError(f"the draw function returned nothing for {sorted(missing)}")
+                changed = [panel.update(**shown[name]) for name, panel in self._panels.items()]
+                self.image.value = self._paint(any(changed))  # first, as the page takes longer over it
+                self._tell(shown["sentence"], shown.get("trace", ()))
         finally:
             self._last_draw = time.perf_counter()
-        if self.error.value:
-            self.error.value = ""
+
+    @contextmanager
+    def _errors_shown(self) -> Iterator[None]:
+        """Whatever goes wrong is shown in red under the picture, and raised; what goes well clears that."""
+        try:
+            yield
+        except Exception as error:
+            words = f"{type(error).__name__}: {error}"
+            self.error.value = f'<p role="alert" style="color:#B00020">{_safe(words)}</p>'
+            self._background = None  # some panels may have changed, others not: draw all of them next time
+            raise
+        self.error.value = ""
 
     def _tell(self, sentence: str, trace: Iterable[str]) -> None:
         """The text under the picture: what is seen, in words, and the arithmetic behind it."""
@@ -207,12 +242,9 @@ class LiveFigure:
         for artist in moving:
             artist.set_visible(False)
         with warnings.catch_warnings(), rc_context(plots.STYLE):
-            warnings.filterwarnings(
-                "ignore", "Glyph .* missing from", UserWarning
-            )  # emoji in a reader's sentence
-            self._figure.set_layout_engine("constrained")
+            warnings.filterwarnings("ignore", "Glyph .* missing from")  # an emoji in a reader's sentence
+            plots.lay_out(self._figure)
             self._figure.canvas.draw()
-            self._figure.set_layout_engine("none")  # else the next draw would shift the axes a little
         for artist, was in zip(moving, visible, strict=True):
             artist.set_visible(was)
         return self._figure.canvas.copy_from_bbox(self._figure.bbox)
@@ -245,3 +277,7 @@ def _with_its_own_globals(function: Any) -> Any:
 def _safe(text: object) -> str:
     """Text from a reader may hold HTML."""
     return html.escape(str(text))
+
+
+def _label(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -12,6 +12,7 @@ import html
 import io
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from typing import Any, Protocol
 
 import numpy as np
 from IPython.display import display
@@ -50,6 +51,18 @@ STYLE = {
 
 CELLS_WITH_NUMBERS = 6  # a matrix of up to 6 x 6 has its values written into it
 ROWS_WITH_NUMBERS = 16  # with more bars than that, only the longest and the marked one have a number
+
+
+class Panel(Protocol):
+    """What a picture, still or live, asks of its panels."""
+
+    moving: list[Artist]
+
+    def attach(self, ax: Axes) -> None:
+        """Draw the frame and create what moves."""
+
+    def update(self, *args: Any, **kwargs: Any) -> bool:
+        """Show new values; returns whether the frame changed, too, and must be drawn again."""
 
 
 class Heatmap:
@@ -215,9 +228,6 @@ def _stamp(text: str, colour: str, height: int) -> np.ndarray:
     return pixels
 
 
-Panel = Heatmap | Bars
-
-
 def figure(panels: Sequence[Panel], width: float = 8.6, height: float = 4.2, dpi: int = 100) -> Figure:
     """An empty figure (inches) with the panels side by side, on a canvas of its own."""
     with rc_context(STYLE):
@@ -228,10 +238,22 @@ def figure(panels: Sequence[Panel], width: float = 8.6, height: float = 4.2, dpi
     return fig
 
 
-def picture(panel: Panel, width: float = 4.2, height: float = 4.2, **shown: object) -> Figure:
+def lay_out(fig: Figure) -> None:
+    """Make room for the labels, always from the same start, so that equal labels give equal pictures."""
+    fig.set_layout_engine("constrained")
+    for ax in fig.axes:
+        ax.set_position(ax.get_subplotspec().get_position(fig))
+        ax.set_in_layout(True)
+    for _ in range(2):  # the first pass leaves a pixel or so to the second
+        fig.draw_without_rendering()
+    fig.set_layout_engine("none")
+
+
+def picture(panel: Panel, width: float = 4.2, height: float = 4.2, **shown: Any) -> Figure:
     """One panel with its values: `shown` is what the panel's `update` takes. Width and height in inches."""
     fig = figure([panel], width, height)
     panel.update(**shown)
+    lay_out(fig)
     return fig
 
 

@@ -1,0 +1,195 @@
+"""A reader's own view: JupyterLab in Chromium. Run all, move sliders, read what stands there."""
+
+import json
+import math
+import os
+import re
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+FIRST = "01_why_self_attention.ipynb"
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+KERNEL_IDLE = "window.jupyterapp?.shell?.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'"
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    names = ("chromium", "google-chrome", "chromium-browser")
+    path = next((found for name in names if (found := shutil.which(name))), None)
+    if path is None:
+        if os.environ.get("CI"):
+            pytest.fail("CI must have a browser: install chromium")
+        pytest.skip(f"no browser here: none of {', '.join(names)} is on the PATH")
+    return path
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    """JupyterLab on a copy of the course, for it saves what it opens; yields its address."""
+    folder = tmp_path_factory.mktemp("lab")
+    for name in ("notebooks", "utils"):
+        shutil.copytree(ROOT / name, folder / "course" / name)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    token = secrets.token_hex(16)
+    own = {f"JUPYTER_{name}_DIR": str(folder / name.lower()) for name in ("CONFIG", "RUNTIME", "DATA")} | {
+        f"JUPYTERLAB_{name}_DIR": str(folder / name.lower()) for name in ("SETTINGS", "WORKSPACES")
+    }
+    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--expose-app-in-browser"]
+    options = [
+        f"--ServerApp.root_dir={folder / 'course'}",
+        f"--ServerApp.port={port}",
+        "--ServerApp.ip=127.0.0.1",
+    ]
+    log = (folder / "log").open("w")
+    server = subprocess.Popen(
+        command + options, env={**os.environ, **own, "JUPYTER_TOKEN": token}, stdout=log, stderr=log
+    )
+    try:
+        for _ in range(240):
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/api?token={token}", timeout=2)
+                break
+            except OSError:
+                assert server.poll() is None, (folder / "log").read_text()
+                time.sleep(0.25)
+        yield f"http://127.0.0.1:{port}/lab/tree/notebooks/{FIRST}?reset&token={token}"
+    finally:
+        server.terminate()
+        server.wait(30)
+        log.close()
+
+
+@pytest.fixture(scope="module")
+def page(chromium, lab):
+    """Notebook 01, opened and run from top to bottom."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        page = browser.new_page(viewport={"width": 1280, "height": 1100})
+        page.problems = []
+        page.on("pageerror", lambda error: page.problems.append(str(error)))
+        page.goto(lab)
+        page.wait_for_function(KERNEL_IDLE, timeout=60_000)
+        page.evaluate("async () => { await jupyterapp.shell.currentWidget.context.ready; }")
+        page.evaluate("() => jupyterapp.commands.execute('notebook:run-all-cells')")
+        page.wait_for_selector(".widget-image", state="attached", timeout=60_000)
+        page.wait_for_function(KERNEL_IDLE, timeout=60_000)
+        page.locator(".widget-image").scroll_into_view_if_needed()
+        yield page
+        browser.close()
+
+
+def control(page, name):
+    return page.locator(".widget-inline-hbox", has=page.get_by_text(name, exact=True))
+
+
+def seen(page):
+    """What the figure shows: the picture's pixels, the sentence, and what the sliders say."""
+    page.wait_for_timeout(400)
+    sentence = page.locator(".widget-html [aria-live=polite]").inner_text()
+    values = {
+        name: control(page, name).locator(".widget-readout").inner_text()
+        for name in ("seq_len", "temperature", "query", "key")
+    }
+    return page.locator("img.widget-image").screenshot(), sentence, values
+
+
+def computed(values):
+    """The numbers that the sentence must hold, from the vectors in the notebook and PyTorch alone."""
+    notebook = json.loads((ROOT / "notebooks" / FIRST).read_text())
+    data = {}
+    exec(next("".join(c["source"]) for c in notebook["cells"] if "VECTORS = {" in "".join(c["source"])), data)
+    words = data["SENTENCES"][0].split()[: int(values["seq_len"])]
+    query = int(values["query"].split()[0]) - 1
+    x = torch.tensor([data["VECTORS"][word] for word in words])
+    weights = torch.softmax(x[query] @ x.T / float(values["temperature"]), -1)
+    bits = float(-(weights * weights.log2()).nan_to_num().sum())
+    return words[query], f"{float(weights.max()):.2f}", f"{bits:.2f} of at most {math.log2(len(words)):.2f}"
+
+
+def agrees(sentence, values):
+    word, weight, entropy = computed(values)
+    return sentence.startswith(f"“{word}”") and f"weight {weight}" in sentence and entropy in sentence
+
+
+def drag(page, name, to):
+    """Drag a slider's handle to a place on its track, 0 to 1, in 20 steps."""
+    handle = control(page, name).locator(".noUi-handle").bounding_box()
+    track = control(page, name).locator(".noUi-target").bounding_box()
+    y = handle["y"] + handle["height"] / 2
+    page.mouse.move(handle["x"] + handle["width"] / 2, y)
+    page.mouse.down()
+    page.mouse.move(track["x"] + to * track["width"], y, steps=20)
+    page.mouse.up()
+
+
+def test_run_all_leaves_no_error_on_the_page(page):
+    outputs = page.locator("[data-mime-type*='jupyter.error'], [data-mime-type*='jupyter.stderr']")
+    assert outputs.all_inner_texts() == []
+    assert page.problems == []
+    _, sentence, values = seen(page)
+    assert values == {"seq_len": "5", "temperature": "0.5", "query": "5 mouse", "key": "2 cat"}
+    assert agrees(sentence, values)
+
+
+@pytest.mark.parametrize(("name", "to"), [("temperature", 0.0), ("temperature", 1.0), ("query", 0.5)])
+def test_a_drag_changes_the_picture_and_the_sentence_stays_true(page, name, to):
+    before = seen(page)
+    drag(page, name, to)
+    picture, sentence, values = seen(page)
+    assert values[name] != before[2][name]
+    assert picture != before[0]
+    assert sentence != before[1]
+    assert agrees(sentence, values)
+
+
+def test_the_keyboard_moves_a_slider_too(page):
+    before = seen(page)
+    control(page, "key").locator(".noUi-handle").focus()
+    page.keyboard.press("ArrowRight")
+    picture, _, values = seen(page)
+    assert int(values["key"][0]) == int(before[2]["key"][0]) + 1
+    assert picture != before[0]
+
+
+def test_query_and_key_follow_a_shorter_and_a_longer_sequence(page):
+    drag(page, "query", 1.0)
+    drag(page, "seq_len", 0.0)
+    _, sentence, values = seen(page)
+    assert (values["seq_len"], values["query"], values["key"]) == ("2", "2 cat", "2 cat")
+    assert agrees(sentence, values)
+    drag(page, "seq_len", 1.0)
+    drag(page, "query", 1.0)
+    _, sentence, values = seen(page)
+    assert (values["seq_len"], values["query"], values["key"]) == ("5", "5 mouse", "2 cat")
+    assert agrees(sentence, values)
+    assert page.problems == []
+
+
+def test_the_trace_ends_in_the_weight_in_the_picture(page):
+    _, _, values = seen(page)
+    words, key = page.locator(".widget-html pre").inner_text(), values["key"].split()[1]
+    assert f"mouse · {key} = " in words
+    assert re.search(r"= 0\.\d{3}$", words.strip())

@@ -1,0 +1,235 @@
+"""Live figures: every control, to both ends and beyond, without a browser or a kernel."""
+
+import asyncio
+import base64
+import io
+import itertools
+import time
+
+import numpy as np
+import pytest
+from PIL import Image
+from traitlets import TraitError
+
+from utils.live import Choice, LiveFigure
+from utils.plots import Bars, Heatmap
+
+TEXTS = ["the cat chased the mouse", "<b>no</b> $x$ 猫 🐭 & so on", "a b c d e f g h i j k l m n o p q r s t"]
+
+
+def positions(text, seq_len):
+    return [(f"{i + 1} {word}", i) for i, word in enumerate(text.split()[:seq_len])]
+
+
+def draw(text, seq_len, temperature, query, key):
+    words = text.split()
+    scores = np.cos(np.add.outer(np.arange(seq_len), 2.0 * np.arange(seq_len))) / temperature
+    weights = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+    return {
+        "weights": {"values": weights, "rows": words, "mark": (query, key)},
+        "row": {"values": weights[query], "labels": words, "mark": key},
+        "sentence": f"{words[query]} gives {words[key]} {weights[query, key]:.3f}",
+        "trace": [f"temperature {temperature}"],
+    }
+
+
+def make(draw=draw, **changes):
+    controls = {
+        "text": Choice(TEXTS, TEXTS[0], "menu"),
+        "seq_len": Choice(lambda text: range(2, len(text.split()) + 1), 5),
+        "temperature": Choice([0.1, 1.0, 10.0], 1.0, "buttons"),
+        "query": Choice(positions, 4),
+        "key": Choice(positions, 1),
+    }
+    return LiveFigure(draw, {"weights": Heatmap(), "row": Bars()}, controls | changes)
+
+
+def pixels(fig):
+    return np.asarray(Image.open(io.BytesIO(fig.image.value)))
+
+
+def test_every_control_redraws_picture_and_sentence():
+    fig = make()
+    for name in fig.controls:
+        before = pixels(fig), fig.sentence.value
+        control = fig.controls[name]
+        control.index = (control.index + 1) % len(control.options) if name != "seq_len" else 0
+        assert not np.array_equal(pixels(fig), before[0]), name
+        assert fig.sentence.value != before[1], name
+
+
+def test_all_combinations_of_ends_are_drawn():
+    fig = make()
+    for ends in itertools.product((0, -1), repeat=len(fig.controls)):
+        for control, end in zip(fig.controls.values(), ends, strict=True):
+            control.value = control.options[end][1]
+        words = fig.text.value.split()[: fig.seq_len.value]
+        assert (fig.query.value, fig.key.value) == tuple((0, len(words) - 1)[end] for end in ends[3:])
+        shown = draw(**fig.values)
+        assert fig.plain == shown["sentence"]
+        assert fig.error.value == ""
+
+
+def test_options_follow_their_control_and_keep_the_choice_where_they_can():
+    fig = make()
+    fig.seq_len.value = 3
+    assert [label for label, _ in fig.query.options] == ["1 the", "2 cat", "3 chased"]
+    assert (fig.query.value, fig.key.value) == (2, 1)  # 4 is gone: the last; 1 is still there
+    fig.seq_len.value = 5
+    assert (fig.query.value, fig.key.value) == (2, 1)
+    fig.text.value = TEXTS[2]
+    assert fig.values == {"text": TEXTS[2], "seq_len": 5, "temperature": 1.0, "query": 2, "key": 1}
+    fig.seq_len.value = 20
+    fig.query.value = 19
+    fig.text.value = TEXTS[0]
+    assert fig.values == {"text": TEXTS[0], "seq_len": 5, "temperature": 1.0, "query": 4, "key": 1}
+
+
+@pytest.mark.parametrize("name", ["text", "seq_len", "temperature", "query", "key"])
+def test_a_control_refuses_what_it_does_not_offer(name):
+    fig = make()
+    before = fig.values, fig.image.value
+    for value in (None, -1, 10**9, 2.5, float("nan"), float("inf"), "", "x", [], {}):
+        with pytest.raises(TraitError):
+            fig.controls[name].value = value
+    assert (fig.values, fig.image.value) == before
+
+
+def test_each_redraw_draws_once():
+    calls = []
+    fig = make(lambda **values: calls.append(values) or draw(**values))
+    calls.clear()
+    fig.seq_len.value = 2  # query follows, without a drawing of its own
+    assert [c["query"] for c in calls] == [1]
+
+
+def test_the_same_values_give_the_same_picture_whatever_came_between():
+    fig = make()
+    first = fig.image.value
+    fig.text.value = TEXTS[2]
+    fig.temperature.value = 0.1
+    fig.temperature.value = 1.0
+    fig.text.value = TEXTS[0]
+    fig.query.value, fig.key.value = 4, 1
+    assert fig.image.value == first
+    assert make().image.value == first
+
+
+def test_the_fast_path_paints_what_a_full_draw_would():
+    fig = make()
+    fig.query.value, fig.temperature.value = 1, 0.1
+    fast = pixels(fig).astype(int)
+    fig._figure.canvas.draw()
+    full = np.asarray(fig._figure.canvas.buffer_rgba()).astype(int)
+    assert np.abs(fast - full).mean() < 0.5  # the frame's own lines may lie above or below the cells
+
+
+def test_a_readers_text_is_shown_as_text():
+    fig = make()
+    fig.text.value = TEXTS[1]
+    fig.query.value = fig.key.value = 0
+    assert "&lt;b&gt;no&lt;/b&gt; gives" in fig.sentence.value
+    assert "<b>" not in fig.sentence.value
+
+
+def test_an_error_is_raised_and_shown_and_nothing_is_lost():
+    def fussy(seq_len, **values):
+        if seq_len == 3:
+            raise ValueError("3 < 4 & unlucky")
+        return draw(seq_len=seq_len, **values)
+
+    fig = make(fussy)
+    before = fig.image.value, fig.sentence.value
+    with pytest.raises(ValueError, match="unlucky"):
+        fig.seq_len.value = 3
+    assert "ValueError: 3 &lt; 4 &amp; unlucky" in fig.error.value
+    assert (fig.image.value, fig.sentence.value) == before
+    fig.seq_len.value = 4
+    assert fig.error.value == ""
+    assert fig.plain == draw(**fig.values)["sentence"]
+
+
+def test_a_panel_that_fails_leaves_no_half_drawn_frame():
+    def broken(text, **values):
+        shown = draw(text=text, **values)
+        if values["temperature"] == 10.0:
+            shown["row"] = {"values": "no numbers", "labels": ["a"]}
+            shown["weights"]["rows"] = ["other", "words"] * 10
+        return shown
+
+    fig = make(broken)
+    good = fig.image.value
+    with pytest.raises(ValueError, match="could not convert"):
+        fig.temperature.value = 10.0
+    fig.temperature.value = 1.0
+    assert fig.image.value == good
+
+
+def test_a_later_cell_may_reuse_the_names_a_figure_was_made_with():
+    cell = {"draw": draw, "words_of": str.split}
+    exec("def shown(text, **values):\n    words_of(text)\n    return draw(text=text, **values)", cell)
+    fig = make(cell["shown"])
+    cell["draw"] = cell["words_of"] = None
+    fig.seq_len.value = 2
+    assert fig.plain == draw(**fig.values)["sentence"]
+
+
+@pytest.mark.parametrize(
+    ("words", "changes"),
+    [
+        ("seq_len cannot start at 99: it offers", {"seq_len": Choice(range(2, 5), 99)}),
+        ("a slider needs more to choose from", {"temperature": Choice([1.0], 1.0)}),
+        ("a control cannot be called 'image'", {"image": Choice([1, 2], 1)}),
+    ],
+)
+def test_a_figure_that_cannot_work_says_so(words, changes):
+    with pytest.raises(ValueError, match=words):
+        make(lambda image=0, **values: draw(**values), **changes)
+
+
+def test_a_draw_function_that_forgets_a_panel_is_told_which():
+    with pytest.raises(ValueError, match=r"returned nothing for \['row'\]"):
+        make(lambda **values: {k: v for k, v in draw(**values).items() if k != "row"})
+
+
+def test_events_that_queue_up_share_one_drawing_of_the_newest_values():
+    calls = []
+
+    async def drag(fig):
+        for step in (0, 1, 2, 3, 2):
+            fig.key.value = step
+        assert [values["key"] for values in calls] == [0]  # drawn at once; the rest are waiting
+        await asyncio.sleep(0.05)
+
+    fig = make(lambda **values: calls.append(values) or draw(**values))
+    time.sleep(0.05)
+    calls.clear()
+    asyncio.run(drag(fig))
+    assert [values["key"] for values in calls] == [0, 2]
+    assert fig.plain == draw(**fig.values)["sentence"]
+
+
+def test_the_saved_output_is_widget_picture_and_sentence():
+    fig = make()
+    bundle = fig._repr_mimebundle_()
+    assert bundle["application/vnd.jupyter.widget-view+json"]["model_id"] == fig.box.model_id
+    assert base64.b64decode(bundle["image/png"]) == fig.image.value
+    assert bundle["text/plain"] == "mouse gives cat " + fig.plain.split()[-1]
+
+
+@pytest.mark.parametrize("text", [TEXTS[0], TEXTS[2]])
+def test_a_redraw_costs_a_third_of_a_full_draw_and_200_kib_at_most(text):
+    fig = make()
+    fig.text.value = text
+    fig.seq_len.value = len(text.split())
+
+    def fastest(action):
+        times = []
+        for _ in range(7):
+            start = time.process_time()
+            action()
+            times.append(time.process_time() - start)
+        return min(times)
+
+    assert fastest(fig.redraw) <= 0.35 * fastest(fig._figure.canvas.draw)
+    assert len(fig.image.value) <= 200 * 1024

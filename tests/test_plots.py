@@ -1,0 +1,115 @@
+"""Pictures: the numbers on them are the numbers given."""
+
+import base64
+import io
+import warnings
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from utils import plots
+from utils.plots import QUERY, Bars, Heatmap, figure, picture, show
+from utils.png import to_png
+
+
+def pixels(fig):
+    fig.canvas.draw()
+    return np.asarray(fig.canvas.buffer_rgba())
+
+
+def at(fig, panel, x, y):
+    """The colour that a figure has at a place in a panel's own coordinates."""
+    seen = pixels(fig)
+    column, row = panel.ax.transData.transform((x, y))
+    return seen[seen.shape[0] - 1 - int(row), int(column), :3]
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (7, 4), (40, 40)])
+def test_each_cell_has_the_colour_of_its_value(shape):
+    values = np.random.default_rng(0).random(shape)
+    panel = Heatmap()
+    names = [[f"t{i}" for i in range(n)] for n in shape]
+    fig = picture(panel, values=values, rows=names[0], columns=names[1])
+    wanted = panel.colours.to_rgba(values, bytes=True)
+    for i, j in [(0, 0), (shape[0] - 1, 0), (0, shape[1] - 1), (shape[0] // 2, shape[1] // 2)]:
+        assert np.abs(at(fig, panel, j - 0.4, i - 0.4).astype(int) - wanted[i, j, :3]).max() <= 1
+
+
+def test_cells_beyond_the_values_stay_empty():
+    panel = Heatmap()
+    fig = picture(panel, values=np.ones((2, 2)), rows=list("abcd"))
+    assert at(fig, panel, 3, 3).tolist() == [0xF2] * 3
+    assert at(fig, panel, 0.6, 1.4).tolist() == at(fig, panel, 1.4, 0.6).tolist() != [0xF2] * 3
+
+
+def test_small_matrices_are_written_out_and_large_ones_are_not():
+    small, large = Heatmap(signed=True), Heatmap()
+    picture(small, values=[[0.25, -1.0]], rows=["a"], columns=["b", "c"])
+    picture(large, values=np.eye(7), rows=list("abcdefg"))
+    assert [(x, y, value) for x, y, value, _ in small.numbers.items] == [(0, 0, 0.25), (1, 0, -1.0)]
+    assert large.numbers.items == []
+
+
+def test_a_number_stands_upright_and_where_it_belongs():
+    panel = Heatmap()
+    fig = picture(panel, values=[[0.07]], rows=["a"])
+    seen = pixels(fig)[..., :3].min(-1) < 100  # ink on a pale cell
+    column, row = panel.ax.transData.transform((0, 0))
+    row = seen.shape[0] - row
+    ink = np.argwhere(seen[int(row) - 8 : int(row) + 8, int(column) - 20 : int(column) + 20])
+    assert np.abs(ink.mean(0) - [8, 20]).max() < 3
+    seven = ink[ink[:, 1] > np.percentile(ink[:, 1], 75)]  # the bar of a 7 is on top
+    assert np.median(seven[:, 0]) < 8
+
+
+def test_mark_frames_the_row():
+    panel = Heatmap()
+    fig = picture(panel, values=np.zeros((3, 3)), rows=list("abc"), mark=(1, 2))
+    wanted = [int(QUERY[i : i + 2], 16) for i in (1, 3, 5)]
+    assert np.abs(at(fig, panel, 0, 0.5).astype(int) - wanted).max() < 40
+    assert panel.row.get_bbox().bounds == (-0.5, 0.5, 3, 1)
+
+
+def test_bars_are_as_long_as_their_values():
+    panel = Bars()
+    fig = picture(panel, values=[0.2, 0.8], labels=["a", "b", "c"], mark=1)
+    lengths = [path.vertices[:, 0].max() for path in panel.bars.get_paths()]
+    assert lengths == pytest.approx([0.2, 0.8])
+    assert [value for *_, value, _ in panel.numbers.items] == [0.2, 0.8]
+    assert at(fig, panel, 0.79, 1).tolist() != [255] * 3
+    assert at(fig, panel, 0.5, 2).tolist() == [255] * 3
+
+
+def test_many_bars_keep_two_numbers():
+    panel = Bars()
+    values = np.linspace(0, 0.5, 20)
+    picture(panel, values=values, labels=[f"{i}" for i in range(20)], mark=3)
+    assert sorted(y for _, y, *_ in panel.numbers.items) == [3, 19]
+
+
+def test_strange_tokens_are_drawn_without_a_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", "Glyph")  # no font has them all
+        fig = picture(Heatmap(), values=np.eye(4), rows=["$x^", "猫", "🐭", "<b>"])
+        show(fig, "fine")
+
+
+def test_show_gives_the_picture_and_a_caption_that_can_be_read(monkeypatch):
+    shown = []
+    monkeypatch.setattr(
+        plots, "display", lambda data, metadata=None, raw=False: shown.append((data, metadata))
+    )
+    show(figure([Bars()]), "weights <1 & so on")
+    (image, size), (text, _) = shown
+    assert image["text/plain"] == text["text/plain"] == "weights <1 & so on"
+    assert text["text/markdown"] == "weights &lt;1 &amp; so on"
+    assert size == {"image/png": {"width": 860}}
+    assert Image.open(io.BytesIO(base64.b64decode(image["image/png"]))).size == (1720, 840)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 7), (420, 860)])
+def test_png_can_be_read_back(shape):
+    picture = np.random.default_rng(0).integers(0, 256, (*shape, 4), dtype=np.uint8)
+    np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(to_png(picture)))), picture)

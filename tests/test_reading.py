@@ -1,0 +1,41 @@
+"""Attention in words: the numbers in the sentences are right."""
+
+import re
+
+import numpy as np
+import pytest
+
+from utils.reading import describe_row, trace_weight
+
+
+def test_describe_row():
+    sentence = describe_row(np.array([0.25, 0.5, 0.25]), ["the", "cat", "ran"], query=0)
+    assert sentence == (
+        "“the” (word 1) attends most to “cat”, with weight 0.50. Its attention is as spread out as over "
+        "2.8 of 3 words, shared equally (entropy 1.50 of at most 1.58 bits)."
+    )
+
+
+def test_describe_row_of_one_word_and_of_itself():
+    assert "attends most to itself, with weight 1.00" in describe_row([1.0], ["I"], 0)
+    assert "entropy 0.00 of at most 0.00 bits" in describe_row([1.0], ["I"], 0)
+    assert "attends most to itself" in describe_row([0.1, 0.9], ["a", "a"], 1)
+
+
+def test_trace_leads_from_the_vectors_to_the_weight():
+    query, keys = np.array([1.0, 0.5]), np.array([[2.0, 1.0], [0.0, 1.0], [1.0, -1.0]])
+    trace = trace_weight(query, keys, key=1, divisor=0.5, names=("cat", "ran"))
+    exps = np.exp(keys @ query / 0.5)
+    assert trace[0] == "dot product   cat · ran = 1×0 + 0.5×1 = 0.5"
+    assert trace[1] == "divided       0.5 / 0.5 = 1"
+    assert trace[2] == "exp           exp(1) = 2.718"
+    assert trace[3].endswith(f"= {exps[1] / exps.sum():.3f}")
+    terms = re.search(r"\((.*)\)", trace[3]).group(1).split(" + ")
+    assert [float(term) for term in terms] == pytest.approx(exps, rel=1e-3)
+
+
+def test_long_sums_are_not_written_out():
+    trace = trace_weight(np.ones(384), np.ones((20, 384)), 0, 384**0.5)
+    assert "sum of 384 terms = 384" in trace[0]
+    assert "(sum of 20 terms)" in trace[3]
+    assert trace[3].endswith("= 0.050")
