@@ -31,7 +31,7 @@ def home() -> str:
 
 def bootstrap(address: str) -> str:
     """The first code cell of every notebook."""
-    source = (ROOT / ".ci" / "bootstrap.py").read_text().rstrip("\n")
+    source = (ROOT / "notebooks" / ".bootstrap.py").read_text().rstrip("\n")
     return source.replace('"COURSE_HOME", ""', f'"COURSE_HOME", "{address}"')
 
 

@@ -126,7 +126,11 @@ def computed(values):
     x = torch.tensor([data["VECTORS"][word] for word in words])
     weights = torch.softmax(x[query] @ x.T / float(values["temperature"]), -1)
     bits = float(-(weights * weights.log2()).nan_to_num().sum())
-    return words[query], f"{float(weights.max()):.2f}", f"{bits:.2f} of at most {math.log2(len(words)):.2f}"
+    return (
+        words[query],
+        f"{float(weights.max()):.2f}",
+        f"entropy {bits:.2f} bits; {len(words)} equal shares have {math.log2(len(words)):.2f}",
+    )
 
 
 def agrees(sentence, values):

@@ -11,14 +11,14 @@ from utils.reading import describe_row, trace_weight
 def test_describe_row():
     sentence = describe_row(np.array([0.25, 0.5, 0.25]), ["the", "cat", "ran"], query=0)
     assert sentence == (
-        "“the” (word 1) attends most to “cat”, with weight 0.50. Its attention is as spread out as over "
-        "2.8 of 3 words, shared equally (entropy 1.50 of at most 1.58 bits)."
+        "“the” (word 1) attends most to “cat”, with weight 0.50. "
+        "Its row is as spread out as 2.8 equal shares (entropy 1.50 bits; 3 equal shares have 1.58)."
     )
 
 
 def test_describe_row_of_one_word_and_of_itself():
     assert "attends most to itself, with weight 1.00" in describe_row([1.0], ["I"], 0)
-    assert "entropy 0.00 of at most 0.00 bits" in describe_row([1.0], ["I"], 0)
+    assert "entropy 0.00 bits; 1 equal shares have 0.00" in describe_row([1.0], ["I"], 0)
     assert "attends most to itself" in describe_row([0.1, 0.9], ["a", "a"], 1)
 
 

@@ -127,7 +127,7 @@ class LiveFigure:
         self.redraw()
         for control in self.controls.values():
             control.observe(self._moved, "value")
-        columns = {"grid_template_columns": "repeat(auto-fill, minmax(20em, 1fr))", "max_width": "64em"}
+        columns = {"grid_template_columns": "repeat(auto-fill, minmax(22em, 1fr))", "max_width": "62em"}
         grid = widgets.GridBox(list(self.controls.values()), layout=columns)
         self.box = widgets.VBox([grid, self.image, self.sentence, self.error])
 

@@ -25,8 +25,8 @@ def describe_row(weights: np.ndarray, tokens: Sequence[str], query: int) -> str:
     bits = float(entropy(weights, base=2)) + 0.0
     return (
         f"“{tokens[query]}” (word {query + 1}) attends most to {whom}, with weight {weights[top]:.2f}. "
-        f"Its attention is as spread out as over {2**bits:.1f} of {len(weights)} words, shared equally "
-        f"(entropy {bits:.2f} of at most {math.log2(len(weights)):.2f} bits)."
+        f"Its row is as spread out as {2**bits:.1f} equal shares (entropy {bits:.2f} bits; "
+        f"{len(weights)} equal shares have {math.log2(len(weights)):.2f})."
     )
 
 
