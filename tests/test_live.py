@@ -120,8 +120,8 @@ def test_the_fast_path_paints_what_a_full_draw_would():
     fig.query.value, fig.temperature.value = 1, 0.1
     fast = pixels(fig).astype(int)
     fig._figure.canvas.draw()
-    full = np.asarray(fig._figure.canvas.buffer_rgba()).astype(int)
-    assert np.abs(fast - full).mean() < 0.5  # the frame's own lines may lie above or below the cells
+    full = np.asarray(fig._figure.canvas.buffer_rgba())[..., :3].astype(int)
+    assert np.abs(fast - full).mean() < 0.1  # only where a bar meets its axis may they differ
 
 
 def test_a_readers_text_is_shown_as_text():

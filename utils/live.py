@@ -105,8 +105,8 @@ class LiveFigure:
         draw: Callable[..., dict[str, Any]],
         panels: Mapping[str, plots.Panel],
         controls: Mapping[str, Choice],
-        width: float = 8.6,
-        height: float = 4.2,
+        width: float = 8.0,
+        height: float = 3.8,
     ) -> None:
         self._draw, self._panels = _with_its_own_globals(draw), dict(panels)
         self._choices = {n: replace(c, options=_with_its_own_globals(c.options)) for n, c in controls.items()}
@@ -127,7 +127,7 @@ class LiveFigure:
         self.redraw()
         for control in self.controls.values():
             control.observe(self._moved, "value")
-        columns = {"grid_template_columns": "repeat(auto-fill, minmax(22em, 1fr))", "max_width": "62em"}
+        columns = {"grid_template_columns": "repeat(auto-fill, minmax(22em, 1fr))", "max_width": "60em"}
         grid = widgets.GridBox(list(self.controls.values()), layout=columns)
         self.box = widgets.VBox([grid, self.image, self.sentence, self.error])
 

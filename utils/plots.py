@@ -205,13 +205,13 @@ class Numbers(Artist):
 
     def draw(self, renderer: RendererBase) -> None:
         """Stamp every number where it belongs (called by matplotlib)."""
-        if not self.get_visible():
+        if not self.get_visible() or not self.items:
             return
         gc = renderer.new_gc()
-        pixels_per_point = renderer.points_to_pixels(1)
-        for x, y, value, colour in self.items:
-            stamp = _stamp(f"{value + 0.0:.2f}", colour, round(self.size * pixels_per_point))
-            left, middle = self.axes.transData.transform((x, y))
+        height = round(self.size * renderer.points_to_pixels(1))
+        places = self.axes.transData.transform([(x, y) for x, y, _, _ in self.items])
+        for (left, middle), (_, _, value, colour) in zip(places, self.items, strict=True):
+            stamp = _stamp(f"{value + 0.0:.2f}", colour, height)
             left -= stamp.shape[1] / 2 if self.align == "center" else 0
             renderer.draw_image(gc, round(left), round(middle - stamp.shape[0] / 2), stamp)
         gc.restore()
@@ -228,7 +228,7 @@ def _stamp(text: str, colour: str, height: int) -> np.ndarray:
     return pixels
 
 
-def figure(panels: Sequence[Panel], width: float = 8.6, height: float = 4.2, dpi: int = 100) -> Figure:
+def figure(panels: Sequence[Panel], width: float = 8.0, height: float = 3.8, dpi: int = 100) -> Figure:
     """An empty figure (inches) with the panels side by side, on a canvas of its own."""
     with rc_context(STYLE):
         fig = Figure(figsize=(width, height), dpi=dpi, layout="constrained")
@@ -249,7 +249,7 @@ def lay_out(fig: Figure) -> None:
     fig.set_layout_engine("none")
 
 
-def picture(panel: Panel, width: float = 4.2, height: float = 4.2, **shown: Any) -> Figure:
+def picture(panel: Panel, width: float = 3.8, height: float = 3.8, **shown: Any) -> Figure:
     """One panel with its values: `shown` is what the panel's `update` takes. Width and height in inches."""
     fig = figure([panel], width, height)
     panel.update(**shown)
