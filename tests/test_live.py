@@ -76,13 +76,23 @@ def test_options_follow_their_control_and_keep_the_choice_where_they_can():
     assert [label for label, _ in fig.query.options] == ["1 the", "2 cat", "3 chased"]
     assert (fig.query.value, fig.key.value) == (2, 1)  # 4 is gone: the last; 1 is still there
     fig.seq_len.value = 5
-    assert (fig.query.value, fig.key.value) == (2, 1)
+    assert (fig.query.value, fig.key.value) == (4, 1)  # what was asked for is back
     fig.text.value = TEXTS[2]
-    assert fig.values == {"text": TEXTS[2], "seq_len": 5, "temperature": 1.0, "query": 2, "key": 1}
+    assert fig.values == {"text": TEXTS[2], "seq_len": 5, "temperature": 1.0, "query": 4, "key": 1}
     fig.seq_len.value = 20
     fig.query.value = 19
     fig.text.value = TEXTS[0]
     assert fig.values == {"text": TEXTS[0], "seq_len": 5, "temperature": 1.0, "query": 4, "key": 1}
+
+
+def test_without_a_start_the_last_option_is_chosen_whatever_it_is():
+    fig = make(seq_len=Choice(lambda text: range(2, len(text.split()) + 1)))
+    assert fig.seq_len.value == 5
+    fig.text.value = TEXTS[2]
+    assert fig.seq_len.value == 20
+    fig.seq_len.value = 3
+    fig.text.value = TEXTS[0]
+    assert fig.seq_len.value == 3
 
 
 @pytest.mark.parametrize("name", ["text", "seq_len", "temperature", "query", "key"])

@@ -13,7 +13,7 @@ import html
 import time
 import types
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from inspect import signature
@@ -38,14 +38,14 @@ class Choice:
 
     options  values or (label, value) pairs, or a function of other controls' values that
              returns them: `lambda seq_len: range(seq_len)` follows the control seq_len
-    start    the value chosen at the start
+    start    the value chosen at the start; left out, the last option, whatever it is
     kind     the widget: "slider" (at least two options), "menu" or "buttons"
 
     Only listed options can be chosen, so a control never holds an invalid value.
     """
 
     options: Iterable | Callable[..., Iterable]
-    start: Any
+    start: Any = None
     kind: str = "slider"
 
     def pairs(self, values: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
@@ -112,6 +112,7 @@ class LiveFigure:
         self._choices = {n: replace(c, options=_with_its_own_globals(c.options)) for n, c in controls.items()}
         self._figure = plots.figure(list(panels.values()), width, height)
         self._background: Any = None
+        self._wishes = {name: choice.start for name, choice in controls.items()}
         self._last_draw, self._planned, self._adjusting = 0.0, False, False
 
         self.image = widgets.Image(
@@ -142,31 +143,36 @@ class LiveFigure:
         made: dict[str, widgets.Widget] = {}
         for name, choice in self._choices.items():
             options = choice.pairs({n: w.value for n, w in made.items()})
-            if choice.start not in [value for _, value in options]:
+            if choice.start is not None and choice.start not in [value for _, value in options]:
                 raise ValueError(
                     f"{name} cannot start at {choice.start!r}: it offers {[v for _, v in options]}"
                 )
             made[name] = KINDS[choice.kind](
                 options=options,
-                value=choice.start,
+                value=self._granted(name, options),
                 description=name,
                 style={"description_width": "6.5em"},
                 layout={"width": "auto"},
             )
         return made
 
+    def _granted(self, name: str, options: Sequence[tuple[str, Any]]) -> Any:
+        """What was last asked for, if that is on offer now; else the last option."""
+        values = [value for _, value in options]
+        return self._wishes[name] if self._wishes[name] in values else values[-1]
+
     def _fit_options(self) -> None:
-        """Let options follow their control: keep the chosen value if it still exists, else take the last."""
+        """Let options follow the controls that they depend on."""
         self._adjusting = True
         try:
-            for control, choice in zip(self.controls.values(), self._choices.values(), strict=True):
-                options = choice.pairs(self.values) if callable(choice.options) else control.options
-                if options == control.options:
+            for name, control in self.controls.items():
+                if not callable(self._choices[name].options):
                     continue
-                kept = [value for _, value in options if value == control.value]
-                with control.hold_sync():  # the page hears of both changes at once
-                    control.options = options  # jumps to the first option ...
-                    control.value = kept[0] if kept else options[-1][1]  # ... and back
+                options = self._choices[name].pairs(self.values)
+                if options != control.options:
+                    with control.hold_sync():  # the page hears of both changes at once
+                        control.options = options  # jumps to the first option ...
+                        control.value = self._granted(name, options)  # ... and back
         finally:
             self._adjusting = False
 
@@ -176,6 +182,7 @@ class LiveFigure:
         """Draw at once; but while events queue up, let one draw serve all that are waiting."""
         if self._adjusting:
             return
+        self._wishes[change["owner"].description] = change["new"]
         with self._errors_shown():
             self._fit_options()
         if self._planned:
@@ -221,7 +228,8 @@ class LiveFigure:
         """The text under the picture: what is seen, in words, and the arithmetic behind it."""
         self.plain = sentence
         self.sentence.value = (
-            f'<p aria-live="polite" style="line-height:1.5;min-height:3em;margin:0">{_safe(sentence)}</p>'
+            '<p aria-live="polite" style="line-height:1.5;min-height:3em;margin:0 0 .4em">'
+            f"{_safe(sentence)}</p>"
             f'<pre style="line-height:1.4;margin:0;overflow-x:auto">{_safe(chr(10).join(trace))}</pre>'
         )
 
