@@ -42,3 +42,6 @@ home: .venv/installed
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	  echo "This Python cannot make virtual environments: on Debian and Ubuntu run  sudo apt install python3-venv  first." >&2; exit 1; }
 	@$(PYTHON) -m venv .venv
+	@mkdir -p .venv/etc/jupyter/labconfig
+	@echo '{"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": true}}' \
+	  > .venv/etc/jupyter/labconfig/page_config.json  # no question about news over the first lesson
