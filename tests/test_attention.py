@@ -97,6 +97,21 @@ def test_order_of_the_keys_does_not_matter(call, random):
     assert_close(shuffled_weights, weights[..., order], atol=near, rtol=0)
 
 
+@pytest.mark.parametrize(
+    "view", [lambda x: x[::-1], lambda x: x.T, lambda x: np.broadcast_to(x[:1], x.shape)]
+)
+def test_any_numpy_view_will_do_and_is_left_alone(view):
+    whole = np.random.default_rng(0).normal(size=(4, 4))
+    array, before = view(whole), whole.copy()
+    if array.flags.writeable:
+        array.flags.writeable = False
+    output, _ = scaled_dot_product_attention(array, array, array)
+    tensor = torch.tensor(np.array(array))
+    assert_close(torch.tensor(output), F.scaled_dot_product_attention(tensor, tensor, tensor))
+    output[:] = 0
+    np.testing.assert_array_equal(whole, before)
+
+
 def test_unbatched_batched_and_broadcast_agree():
     query, key, value = torch.randn(5, 4), torch.randn(7, 4), torch.randn(7, 3)
     single, _ = scaled_dot_product_attention(query, key, value)
@@ -204,6 +219,7 @@ def test_combine_masks():
     assert both.dtype == torch.float64
     assert_close(both.isfinite(), causal & additive.isfinite())
     assert both[1, 1] == 1.0
+    assert_close(combine_masks(additive, additive)[0, 1].item(), 2.0)
 
 
 # -- entropy ---------------------------------------------------------------------------
@@ -215,6 +231,14 @@ def test_entropy_of_one_and_of_equal_shares():
     assert entropy(np.full(5, 1 / 5)) == pytest.approx(math.log(5))
     assert entropy(torch.tensor([[0.0, 0.0], [0.5, 0.5]])).tolist() == pytest.approx([0, math.log(2)])
     assert entropy(torch.eye(3), dim=0).tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_entropy_of_half_precision(dtype):
+    shares = torch.softmax(torch.randn(5, 100), -1)
+    in_half = entropy(shares.to(dtype))
+    assert in_half.dtype == dtype
+    assert_close(in_half.float(), entropy(shares), atol=0.05, rtol=0.01)
 
 
 # -- what does not fit is said in words -------------------------------------------------
@@ -231,7 +255,9 @@ X = torch.randn(2, 5, 64)
         (ValueError, r"batch axes do not fit together: query \(2, 5, 64\), key \(3,", (X, X[[0, 0, 1]], X)),
         (ValueError, "key has n_k=0 tokens", (X, X[:, :0], X[:, :0])),
         (ValueError, "d_k=0 features", (X[..., :0], X[..., :0], X)),
-        (ValueError, r"value holds NaN: 1 of 640 entries, the first at \[1, 2, 3\]", "nan"),
+        (ValueError, r"value holds NaN: 1 of 640 entries, the first at \[1, 2, 3\]", (X, X, "nan")),
+        (ValueError, "key holds NaN: 1 of 640 entries", (X, "nan", X)),
+        (ValueError, "query holds NaN: 1 of 640 entries", ("nan", X, X)),
         (ValueError, "scores reach .inf: they overflow float32", (X * 1e30, X.abs() * 1e30 + X * 1e30, X)),
         (TypeError, "query has dtype int64, but attention needs floats", (X.long(), X, X)),
         (TypeError, "key has dtype=float64 but query has dtype=float32", (X, X.double(), X)),
@@ -242,14 +268,14 @@ X = torch.randn(2, 5, 64)
         (ValueError, r"attn_mask has shape \(4, 5\), .* shape \(2, 5, 5\)", (X, X, X, torch.ones(4, 5) > 0)),
         (ValueError, r"attn_mask has shape \(3, 1, 5, 5\)", (X, X, X, torch.ones(3, 1, 5, 5) > 0)),
         (TypeError, "attn_mask has dtype int64: use a boolean", (X, X, X, torch.ones(5, 5).long())),
+        (TypeError, "attn_mask has device=meta", (X, X, X, torch.ones(5, 5, device="meta") > 0)),
         (ValueError, "attn_mask holds NaN", (X, X, X, torch.full((5, 5), math.nan))),
     ],
 )
 def test_attention_errors_name_what_is_wrong(error, words, arguments):
-    if arguments == "nan":
-        value = X.clone()
-        value[1, 2, 3] = math.nan
-        arguments = (X, X, value)
+    with_nan = X.clone()
+    with_nan[1, 2, 3] = math.nan
+    arguments = [with_nan if isinstance(a, str) else a for a in arguments]
     with pytest.raises(error, match=words):
         scaled_dot_product_attention(*arguments)
 
@@ -263,6 +289,8 @@ def test_attention_errors_name_what_is_wrong(error, words, arguments):
         (ValueError, "scores holds NaN", lambda: softmax(torch.tensor([math.nan]))),
         (ValueError, "reach .inf", lambda: softmax(torch.tensor([math.inf]))),
         (ValueError, "a row sums to 3: ", lambda: entropy(torch.ones(3))),
+        (ValueError, "a row sums to 0.9: ", lambda: entropy(torch.tensor([0.5, 0.4]))),
+        (ValueError, "between 0 and n_k=3, got -1 to 2", lambda: padding_mask(torch.tensor([2, -1]), 3)),
         (ValueError, "must not be negative", lambda: entropy(torch.tensor([1.5, -0.5]))),
         (ValueError, "between 0 and n_k=3, got 4 to 4", lambda: padding_mask(torch.tensor([4]), 3)),
         (TypeError, "whole numbers, got float32", lambda: padding_mask(torch.tensor([1.5]), 3)),

@@ -135,11 +135,55 @@ def test_the_fast_path_paints_what_a_full_draw_would():
 
 
 def test_a_readers_text_is_shown_as_text():
-    fig = make()
+    def traced(text, **values):
+        return draw(text=text, **values) | {"trace": [text, "second line"]}
+
+    fig = make(traced)
     fig.text.value = TEXTS[1]
     fig.query.value = fig.key.value = 0
     assert "&lt;b&gt;no&lt;/b&gt; gives" in fig.sentence.value
+    assert "&lt;b&gt;no&lt;/b&gt; $x$ 猫 🐭 &amp; so on\nsecond line</pre>" in fig.sentence.value
     assert "<b>" not in fig.sentence.value
+    assert '<p aria-live="polite"' in fig.sentence.value  # a screen reader speaks up when it changes
+
+
+def test_the_box_holds_controls_picture_text_and_errors():
+    fig = make(temperature=Choice([0.1, 1.0, 10.0, 0.25], 1.0))
+    grid, *rest = fig.box.children
+    assert list(grid.children) == list(fig.controls.values())
+    assert rest == [fig.image, fig.sentence, fig.error]
+    assert fig.image.layout.width == "800px"
+    kinds = {name: control._view_name for name, control in fig.controls.items()}
+    assert kinds == {"text": "DropdownView", **dict.fromkeys(list(kinds)[1:], "SelectionSliderView")}
+    assert make().temperature._view_name == "ToggleButtonsView"
+    assert [label for label, _ in fig.temperature.options] == ["0.1", "1", "10", "0.25"]
+
+
+def test_what_is_hidden_stays_hidden():
+    def without_mark(**values):
+        shown = draw(**values)
+        shown["weights"]["mark"] = None
+        return shown
+
+    fig, marked = make(without_mark), make()
+    assert fig.image.value != marked.image.value
+    query = np.array([0xD5, 0x5E, 0x00])
+    reddish = [(np.abs(pixels(f).astype(int) - query).max(-1) < 20).sum() for f in (fig, marked)]
+    assert reddish[0] < reddish[1] / 4  # the frame is gone, only the word "query" has its colour
+
+
+def test_options_that_fail_are_reported_too():
+    def picky(seq_len):
+        if seq_len == 3:
+            raise ValueError("three is too many")
+        return [0, 1]
+
+    fig = make(key=Choice(picky, 1))
+    with pytest.raises(ValueError, match="three"):
+        fig.seq_len.value = 3
+    assert "three is too many" in fig.error.value
+    fig.seq_len.value = 4
+    assert fig.error.value == ""
 
 
 def test_an_error_is_raised_and_shown_and_nothing_is_lost():
@@ -177,8 +221,12 @@ def test_a_panel_that_fails_leaves_no_half_drawn_frame():
 
 def test_a_later_cell_may_reuse_the_names_a_figure_was_made_with():
     cell = {"draw": draw, "words_of": str.split}
-    exec("def shown(text, **values):\n    words_of(text)\n    return draw(text=text, **values)", cell)
-    fig = make(cell["shown"])
+    exec(
+        "def shown(*, text, unused=7, **values):\n    words_of(text)\n    return draw(text=text, **values)\n"
+        "def lengths(text):\n    return range(2, len(words_of(text)) + 1)",
+        cell,
+    )
+    fig = make(cell["shown"], seq_len=Choice(cell["lengths"], 5))
     cell["draw"] = cell["words_of"] = None
     fig.seq_len.value = 2
     assert fig.plain == draw(**fig.values)["sentence"]

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from utils import plots
-from utils.plots import QUERY, Bars, Heatmap, figure, picture, show
+from utils.plots import INK, KEY, PALE, QUERY, Bars, Heatmap, figure, picture, show
 from utils.png import to_png
 
 
@@ -63,12 +63,45 @@ def test_a_number_stands_upright_and_where_it_belongs():
     assert np.median(seven[:, 0]) < 8
 
 
-def test_mark_frames_the_row():
+def rgb(colour):
+    return [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
+
+
+def test_mark_frames_the_querys_row_and_the_keys_cell():
     panel = Heatmap()
-    fig = picture(panel, values=np.zeros((3, 3)), rows=list("abc"), mark=(1, 2))
-    wanted = [int(QUERY[i : i + 2], 16) for i in (1, 3, 5)]
-    assert np.abs(at(fig, panel, 0, 0.5).astype(int) - wanted).max() < 40
-    assert panel.row.get_bbox().bounds == (-0.5, 0.5, 3, 1)
+    fig = picture(panel, values=np.zeros((3, 4)), rows=list("abc"), columns=list("wxyz"), mark=(1, 3))
+    assert np.abs(at(fig, panel, 0, 0.5).astype(int) - rgb(QUERY)).max() < 40
+    assert np.abs(at(fig, panel, 3, 1.45).astype(int) - rgb(KEY)).max() < 40
+    assert panel.row.get_bbox().bounds == (-0.5, 0.5, 4, 1)
+    assert panel.cell.get_bbox().bounds == pytest.approx((2.55, 0.55, 0.9, 0.9))
+    panel.update(np.zeros((3, 4)), list("abc"), list("wxyz"))
+    assert not panel.row.get_visible()
+
+
+def test_rows_are_queries_and_columns_are_keys():
+    panel = Heatmap("a title")
+    picture(panel, values=np.zeros((2, 3)), rows=["q0", "q1"], columns=["k0", "k1", "k2"])
+    ax = panel.ax
+    assert (ax.get_ylabel(), ax.get_xlabel(), ax.get_title()) == ("query", "key", "a title")
+    assert [tick.get_text() for tick in ax.get_yticklabels()] == ["q0", "q1"]
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["k0", "k1", "k2"]
+    assert ax.yaxis_inverted()  # the first query is on top
+    assert not ax.xaxis_inverted()
+
+
+def test_signed_values_are_coloured_around_zero():
+    panel = Heatmap(limit=2.0, signed=True)
+    colours = panel.colours.to_rgba(np.array([[-2.0, 0.0, 2.0]]), bytes=True)[0, :, :3].astype(int)
+    assert colours[1].min() > 240  # zero is white
+    assert colours[0][2] > colours[0][0]  # negative is blue
+    assert colours[2][0] > colours[2][2]  # positive is red
+
+
+@pytest.mark.parametrize(("value", "colour"), [(0.0, INK), (0.5, INK), (0.7, "white"), (1.0, "white")])
+def test_numbers_can_be_read_on_their_cell(value, colour):
+    panel = Heatmap()
+    picture(panel, values=[[value]], rows=["a"])
+    assert [item[3] for item in panel.numbers.items] == [colour]
 
 
 def test_bars_are_as_long_as_their_values():
@@ -77,7 +110,9 @@ def test_bars_are_as_long_as_their_values():
     lengths = [path.vertices[:, 0].max() for path in panel.bars.get_paths()]
     assert lengths == pytest.approx([0.2, 0.8])
     assert [value for *_, value, _ in panel.numbers.items] == [0.2, 0.8]
-    assert at(fig, panel, 0.79, 1).tolist() != [255] * 3
+    assert [tick.get_text() for tick in panel.ax.get_yticklabels()] == ["a", "b", "c"]
+    assert at(fig, panel, 0.79, 1).tolist() == rgb(KEY)
+    assert at(fig, panel, 0.19, 0).tolist() == rgb(PALE)
     assert at(fig, panel, 0.5, 2).tolist() == [255] * 3
 
 
@@ -92,8 +127,10 @@ def test_strange_tokens_are_drawn_without_a_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", "Glyph")  # no font has them all
-        fig = picture(Heatmap(), values=np.eye(4), rows=["$x^", "猫", "🐭", "<b>"])
+        panel = Heatmap()
+        fig = picture(panel, values=np.eye(4), rows=["$x^$", "猫", "🐭", "$<b>"])
         show(fig, "fine")
+    assert not any(tick.get_parse_math() for tick in panel.ax.get_yticklabels())
 
 
 def test_show_gives_the_picture_and_a_caption_that_can_be_read(monkeypatch):

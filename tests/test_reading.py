@@ -20,6 +20,9 @@ def test_describe_row_of_one_word_and_of_itself():
     assert "attends most to itself, with weight 1.00" in describe_row([1.0], ["I"], 0)
     assert "entropy 0.00 bits; 1 equal shares have 0.00" in describe_row([1.0], ["I"], 0)
     assert "attends most to itself" in describe_row([0.1, 0.9], ["a", "a"], 1)
+    assert "attends most to “a”" in describe_row([0.9, 0.1], ["a", "a"], 1)  # a twin, not itself
+    assert "attends most to “b”" in describe_row([0.0, 0.5, 0.5], ["a", "b", "c"], 0)  # the first of equals
+    assert "2 equal shares have 1.00" in describe_row([0.5, 0.5], ["a", "b", "c", "d"], 0)  # seq_len 2 of 4
 
 
 def test_trace_leads_from_the_vectors_to_the_weight():
