@@ -1,6 +1,5 @@
 """A reader's own view: JupyterLab in Chromium. Run all, move sliders, read what stands there."""
 
-import json
 import math
 import os
 import re
@@ -16,6 +15,8 @@ from pathlib import Path
 
 import pytest
 import torch
+
+from utils.minilm import texts, word_vectors
 
 ROOT = Path(__file__).resolve().parent.parent
 FIRST = "01_why_self_attention.ipynb"
@@ -117,13 +118,10 @@ def seen(page):
 
 
 def computed(values):
-    """The numbers that the sentence must hold, from the vectors in the notebook and PyTorch alone."""
-    notebook = json.loads((ROOT / "notebooks" / FIRST).read_text())
-    data = {}
-    exec(next("".join(c["source"]) for c in notebook["cells"] if "VECTORS = {" in "".join(c["source"])), data)
-    words = data["SENTENCES"][0].split()[: int(values["seq_len"])]
+    """The numbers that the sentence must hold, by PyTorch alone."""
+    words = texts()["chase"].split()[: int(values["seq_len"])]
     query = int(values["query"].split()[0]) - 1
-    x = torch.tensor([data["VECTORS"][word] for word in words])
+    x = torch.nn.functional.normalize(torch.tensor(word_vectors(words)))
     weights = torch.softmax(x[query] @ x.T / float(values["temperature"]), -1)
     bits = float(-(weights * weights.log2()).nan_to_num().sum())
     return (

@@ -50,6 +50,7 @@ STYLE = {
 }
 
 CELLS_WITH_NUMBERS = 6  # a matrix of up to 6 x 6 has its values written into it
+LABELS_IN_FULL = 26  # with more tokens than that, an axis names every second one
 ROWS_WITH_NUMBERS = 16  # with more bars than that, only the longest and the marked one have a number
 
 
@@ -272,7 +273,10 @@ def show(fig: Figure, caption: str) -> None:
 
 
 def _name_ticks(axis: Axis, labels: Sequence[str]) -> None:
-    axis.set_ticks(range(len(labels)), labels, fontsize=10 if len(labels) <= ROWS_WITH_NUMBERS else 6)
+    """A tick for each label; where they would overlap, for every second or third one."""
+    step = -(-len(labels) // LABELS_IN_FULL)
+    size = 10 if len(labels) <= ROWS_WITH_NUMBERS else 7
+    axis.set_ticks(range(0, len(labels), step), labels[::step], fontsize=size)
     for label in axis.get_ticklabels():
         label.set_parse_math(False)  # a token may hold a dollar sign
         if axis.axis_name == "x" and max(map(len, labels)) > 2:

@@ -1,0 +1,121 @@
+"""Exercises: every known mistake is named, every right answer passes, nothing breaks a check."""
+
+import re
+
+import nbformat
+import numpy as np
+import pytest
+import torch
+
+from utils.exercises import EXERCISES, check, examine
+from utils.exercises.check import Exercise
+
+RIGHT = {  # other ways to be right than the solution in the notebook
+    "01-softmax": [
+        lambda s: torch.softmax(torch.tensor(s), -1),
+        lambda s: np.exp(s - np.logaddexp.reduce(s, axis=-1, keepdims=True)),
+        lambda s: (e := np.exp(s - np.expand_dims(s.max(-1), -1))) / e.sum(-1)[..., None],
+    ],
+    "01-attend": [
+        lambda x, t: np.stack([torch.softmax(torch.tensor(x @ q / t), 0).numpy() @ x for q in x]),
+        lambda x, t: torch.nn.functional.scaled_dot_product_attention(*[torch.tensor(x)] * 3, scale=1 / t),
+        lambda x, t: (torch.softmax(torch.tensor(x @ (x / t).T), 1) @ torch.tensor(x)).tolist(),
+    ],
+    "01-equal-shares": [
+        lambda w: np.exp(-(w[w > 0] * np.log(w[w > 0])).sum()),
+        lambda w: float(np.prod([share**-share for share in w if share])),
+    ],
+}
+every_exercise = pytest.mark.parametrize("name", EXERCISES)
+
+
+@every_exercise
+def test_every_known_mistake_is_rejected_and_named(name):
+    exercise = EXERCISES[name]
+    assert len(exercise.mistakes) >= 5
+    for words, mistake in exercise.mistakes.items():
+        with np.errstate(all="ignore"):
+            report = examine(name, exercise, mistake)
+        assert not report.passed, words
+        assert [line for line in report.lines if line.startswith("→")] == [f"→ {words}"]
+
+
+@every_exercise
+def test_every_right_way_passes(name):
+    for answer in RIGHT[name]:
+        report = examine(name, EXERCISES[name], answer)
+        assert report.passed, str(report)
+
+
+@every_exercise
+def test_the_solution_in_the_notebook_passes_and_the_stub_is_not_attempted(name, notebooks):
+    path = next(path for path in notebooks if path.name.startswith(name[:2]))
+    cells = nbformat.read(path, as_version=4).cells
+    position = next(i for i, cell in enumerate(cells) if f'check("{name}"' in cell.source)
+    function = re.search(r"check\(\"[\w-]+\", (\w+)\)", cells[position].source).group(1)
+    names = {"np": np, "torch": torch, "softmax": EXERCISES["01-softmax"].right}
+
+    exec(cells[position - 1].source, names)
+    assert examine(name, EXERCISES[name], names[function]).lines == (f"{name}: not attempted yet",)
+
+    folded = re.findall(r"(?s)<summary>Solution</summary>\s*```python\n(.*?)```", cells[position + 1].source)
+    assert len(folded) == 1
+    assert len(re.findall(r"<summary>Hint \d</summary>", cells[position + 1].source)) == 2
+    exec(folded[0], names)
+    report = examine(name, EXERCISES[name], names[function])
+    assert report.passed, str(report)
+
+
+@pytest.fixture
+def notebooks(request):
+    return sorted((request.config.rootpath / "notebooks").glob("[0-9]*.ipynb"))
+
+
+TOY = Exercise(
+    right=lambda x: x + 1.0,
+    cases={"two numbers": (np.array([1.0, 2.0]),), "one": (np.array([0.0]),)},
+    mistakes={"You subtract.": lambda x: x - 1.0},
+)
+
+
+def in_place(x):
+    x += 1.0
+    return x
+
+
+def stops(x):
+    raise ValueError("no idea")
+
+
+@pytest.mark.parametrize(
+    ("attempt", "words"),
+    [
+        (lambda x: x - 1.0, "→ You subtract."),
+        (lambda x: x + 1.1, "✗ two numbers: found 2.1 at [0], but it should be 2"),
+        (lambda x: None, "is the return missing?"),
+        (lambda x: "text", "returns str, which is no array of numbers"),
+        (lambda x: (x + 1.0)[None], "has shape (1, 2), but it should be (2,)"),
+        (lambda x: x * np.nan, "2 of 2 numbers are NaN"),
+        (lambda x: 1.0, "has shape (), but it should be (2,)"),
+        (in_place, "changes its input"),
+        (stops, "your code stops with ValueError: no idea"),
+        (lambda: 1, "your code stops with TypeError"),
+        (42, "hand over the function itself, not int"),
+        (lambda x: x + 1.0 if len(x) == 2 else x, "✓ two numbers"),
+    ],
+)
+def test_whatever_an_attempt_does_is_reported_in_words(attempt, words):
+    report = examine("toy", TOY, attempt)
+    assert not report.passed
+    assert words in str(report)
+
+
+def test_a_tiny_rounding_error_is_no_mistake():
+    assert examine("toy", TOY, lambda x: (x.astype(np.float32) + np.float32(1)).astype(float)).passed
+
+
+def test_check_prints_the_report_and_knows_its_exercises(capsys):
+    check("01-softmax", lambda scores: scores)
+    assert "✗ three scores" in capsys.readouterr().out
+    with pytest.raises(KeyError, match="there is no exercise '99-x'"):
+        check("99-x", print)

@@ -1,0 +1,15 @@
+"""Exercises that say what is wrong: `from utils.exercises import check`."""
+
+from utils.exercises.check import Exercise, Report, examine
+from utils.exercises.notebook_01 import EXERCISES as NOTEBOOK_01
+
+EXERCISES = {**NOTEBOOK_01}
+
+__all__ = ["EXERCISES", "Exercise", "Report", "check"]
+
+
+def check(name: str, attempt: object) -> None:
+    """Print what is right, what is wrong and, where it is a known mistake, why."""
+    if name not in EXERCISES:
+        raise KeyError(f"there is no exercise {name!r}; there are {', '.join(EXERCISES)}")
+    print(examine(name, EXERCISES[name], attempt))

@@ -1,0 +1,106 @@
+"""How an exercise is checked.
+
+An exercise is a right answer, inputs to try it on, and the mistakes that people make with it,
+each written as a function that makes it. A wrong answer is compared with all of them: if one
+behaves the same on every input, that is the mistake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+NEAR = 1e-6  # largest difference that counts as equal, relative to the largest number
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """What a check needs to know.
+
+    right     the function that answers it
+    cases     name of a case -> arguments of the function
+    mistakes  what to say -> a function that makes this mistake
+    """
+
+    right: Callable
+    cases: dict[str, tuple]
+    mistakes: dict[str, Callable] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Report:
+    """The outcome of a check: whether all is right, and the lines to show."""
+
+    passed: bool
+    lines: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
+
+
+def examine(name: str, exercise: Exercise, attempt: Callable) -> Report:
+    """Try an attempt on every case of an exercise. Whatever it does, this returns a report."""
+    if not callable(attempt):
+        return Report(False, (f"{name}: hand over the function itself, not {type(attempt).__name__}",))
+    results, lines = {}, []
+    for case, arguments in exercise.cases.items():
+        given = tuple(np.copy(a) if isinstance(a, np.ndarray) else a for a in arguments)
+        try:
+            results[case] = attempt(*given)
+        except NotImplementedError:
+            return Report(False, (f"{name}: not attempted yet",))
+        except Exception as error:
+            words = f"{type(error).__name__}: {error}"
+            return Report(False, (*lines, f"✗ {case}: your code stops with {words}"))
+        if any(_differs(g, a) for g, a in zip(given, arguments, strict=True)):
+            return Report(False, (*lines, f"✗ {case}: your code changes its input; work on a copy"))
+        problem = _compare(results[case], exercise.right(*arguments))
+        lines.append(f"✗ {case}: {problem}" if problem else f"✓ {case}")
+    if all(line.startswith("✓") for line in lines):
+        return Report(True, (*lines, f"{name}: all right"))
+    return Report(False, (*lines, *_diagnoses(exercise, results)))
+
+
+def _diagnoses(exercise: Exercise, results: dict[str, Any]) -> list[str]:
+    """The known mistakes that give the same results, case by case."""
+    found = []
+    for words, mistake in exercise.mistakes.items():
+        with np.errstate(all="ignore"):
+            made = {case: mistake(*arguments) for case, arguments in exercise.cases.items()}
+        if not any(_compare(results[case], made[case]) for case in made):
+            found.append(f"→ {words}")
+    return found
+
+
+def _compare(found: Any, wanted: Any) -> str:
+    """What is wrong with a result, in words; empty if nothing is."""
+    if found is None:
+        return "your code returns nothing; is the return missing?"
+    if isinstance(wanted, tuple):
+        if not isinstance(found, tuple | list) or len(found) != len(wanted):
+            return f"your code must return {len(wanted)} things, in this order"
+        return next((problem for f, w in zip(found, wanted, strict=True) if (problem := _compare(f, w))), "")
+    try:
+        found = np.asarray(found, dtype=float)
+    except (TypeError, ValueError):
+        return f"your code returns {type(found).__name__}, which is no array of numbers"
+    wanted = np.asarray(wanted, dtype=float)
+    if found.shape != wanted.shape:
+        return f"your result has shape {found.shape}, but it should be {wanted.shape}"
+    if not _differs(found, wanted):
+        return ""
+    if np.isnan(found).any() and not np.isnan(wanted).any():
+        return f"{np.isnan(found).sum()} of {found.size} numbers are NaN"
+    gap = np.nan_to_num(np.abs(found - wanted), nan=np.inf)
+    worst = np.unravel_index(gap.argmax(), wanted.shape)
+    where = f" at {[int(i) for i in worst]}" if wanted.ndim else ""
+    return f"found {found[worst]:.4g}{where}, but it should be {wanted[worst]:.4g}"
+
+
+def _differs(found: Any, wanted: Any) -> bool:
+    found, wanted = np.asarray(found, dtype=float), np.asarray(wanted, dtype=float)
+    scale = max(1.0, float(np.nan_to_num(np.abs(wanted)).max(initial=0.0)))
+    return not np.allclose(found, wanted, rtol=0, atol=NEAR * scale, equal_nan=True)
