@@ -7,6 +7,8 @@ PYTHON ?= python3
 FIRST = notebooks/01_why_self_attention.ipynb
 ROOT_USER := $(if $(filter 0,$(shell id -u)),--allow-root)
 BIN = .venv/bin
+# What was installed went with the environment:
+$(shell test -x $(BIN)/python || rm -f .venv/installed .venv/installed-for-tests)
 
 .PHONY: lab test notebooks home lint
 .DELETE_ON_ERROR:
@@ -32,16 +34,16 @@ home: .venv/installed
 .venv/installed .venv/installed-for-tests: | .venv/bin/python
 	@echo "Installing $(lastword $^) into .venv (the first time takes minutes)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $(lastword $^) || { echo "" >&2; \
-	  echo "Could not install $(lastword $^). If the lines above speak of connections or retries, this machine is offline: connect it and run make again." >&2; exit 1; }
-	@touch $@
-
-.venv/bin/python:
-	@command -v $(PYTHON) >/dev/null || { echo "There is no $(PYTHON) here: install Python 3.11 or newer, or name one with make PYTHON=/path/to/python3." >&2; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-	  echo "The course needs Python 3.11 or newer, but $(PYTHON) is $$($(PYTHON) --version 2>&1 | cut -d' ' -f2): name a newer one with make PYTHON=python3.12, say." >&2; exit 1; }
-	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
-	  echo "This Python cannot make virtual environments: on Debian and Ubuntu run  sudo apt install python3-venv  first." >&2; exit 1; }
-	@$(PYTHON) -m venv .venv
+	  echo "Could not install $(lastword $^). If the lines above speak of connections or retries, this machine is offline: connect it and run make again. Otherwise delete .venv and try once more." >&2; exit 1; }
 	@mkdir -p .venv/etc/jupyter/labconfig
 	@echo '{"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": true}}' \
 	  > .venv/etc/jupyter/labconfig/page_config.json  # no question about news over the first lesson
+	@touch $@
+
+.venv/bin/python:
+	@command -v "$(PYTHON)" >/dev/null || { echo "There is no $(PYTHON) here: install Python 3.11 or newer, or name one with make PYTHON=/path/to/python3." >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "The course needs Python 3.11 or newer, but $(PYTHON) is $$("$(PYTHON)" --version 2>&1 | cut -d' ' -f2): name a newer one with make PYTHON=python3.12, say." >&2; exit 1; }
+	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "This Python cannot make virtual environments: on Debian and Ubuntu run  sudo apt install python3-venv  first." >&2; exit 1; }
+	@"$(PYTHON)" -m venv .venv

@@ -104,10 +104,23 @@ def normalise(notebook: nbformat.NotebookNode, name: str) -> None:
     }
     for number, cell in enumerate(notebook.cells):
         cell.metadata = {key: cell.metadata[key] for key in KEPT if key in cell.metadata}
+        if "outputs" in cell:
+            cell.outputs = merged(cell.outputs)
         for output in cell.get("outputs", []):
             view = output.get("data", {}).get(WIDGET)
             if view:
                 view["model_id"] = hashlib.md5(f"{name} {number}".encode()).hexdigest()
+
+
+def merged(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
+    """Printed text in one piece: a kernel sends it in as many as time allows."""
+    kept: list[nbformat.NotebookNode] = []
+    for output in outputs:
+        if kept and output.output_type == kept[-1].output_type == "stream" and output.name == kept[-1].name:
+            kept[-1].text += output.text
+        else:
+            kept.append(output)
+    return kept
 
 
 if __name__ == "__main__":

@@ -90,3 +90,11 @@ def test_why_there_is_no_gpu(monkeypatch, system, cuda, environment, reason):
 def test_the_saved_output_says_where_cells_run():
     toggle = DeviceToggle()
     assert toggle._repr_mimebundle_()["text/plain"] == toggle.message
+
+
+def test_an_error_without_words_is_named(monkeypatch):
+    def silent():
+        raise RuntimeError
+
+    monkeypatch.setattr(torch.cuda, "is_available", silent)
+    assert find_gpu()[1].endswith("does not work: RuntimeError")

@@ -94,6 +94,7 @@ def stops(x):
         (lambda x: x + 1.1, "✗ two numbers: found 2.1 at [0], but it should be 2"),
         (lambda x: None, "is the return missing?"),
         (lambda x: "text", "returns str, which is no array of numbers"),
+        (lambda x: x + 1.0 + 5j, "which is no array of numbers"),
         (lambda x: (x + 1.0)[None], "has shape (1, 2), but it should be (2,)"),
         (lambda x: x * np.nan, "2 of 2 numbers are NaN"),
         (lambda x: 1.0, "has shape (), but it should be (2,)"),
@@ -112,6 +113,10 @@ def test_whatever_an_attempt_does_is_reported_in_words(attempt, words):
 
 def test_a_tiny_rounding_error_is_no_mistake():
     assert examine("toy", TOY, lambda x: (x.astype(np.float32) + np.float32(1)).astype(float)).passed
+
+
+def test_a_tensor_with_a_gradient_is_an_answer_too():
+    assert examine("toy", TOY, lambda x: torch.tensor(x, requires_grad=True) + 1).passed
 
 
 def test_check_prints_the_report_and_knows_its_exercises(capsys):

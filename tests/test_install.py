@@ -104,7 +104,10 @@ def test_make_lab_passes_arguments_on_and_installs_only_once(fresh):
     assert [call.split()[0] for call in calls] == ["pip", "-m", "-m", "-m"]
     assert calls[3].endswith("notebooks/01_why_self_attention.ipynb --port 8899 --no-browser")
     assert ("--allow-root" in calls[1]) == (os.geteuid() == 0)
+    (fresh / ".venv" / "bin" / "python").unlink()
+    make_lab(fresh, python)
+    assert (fresh / "calls").read_text().count("pip\n") == 2  # the environment is gone: install again
     later = (fresh / ".venv" / "installed").stat().st_mtime + 5
     os.utime(fresh / "requirements.txt", (later, later))
     make_lab(fresh, python)
-    assert (fresh / "calls").read_text().count("pip\n") == 2  # requirements changed: install again
+    assert (fresh / "calls").read_text().count("pip\n") == 3  # requirements changed: install again

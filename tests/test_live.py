@@ -4,13 +4,16 @@ import asyncio
 import base64
 import io
 import itertools
+import threading
 import time
 
 import numpy as np
 import pytest
+from matplotlib import rcParams
 from PIL import Image
 from traitlets import TraitError
 
+from utils import plots
 from utils.live import Choice, LiveFigure
 from utils.plots import Bars, Heatmap
 
@@ -222,12 +225,13 @@ def test_a_panel_that_fails_leaves_no_half_drawn_frame():
 def test_a_later_cell_may_reuse_the_names_a_figure_was_made_with():
     cell = {"draw": draw, "words_of": str.split}
     exec(
-        "def shown(*, text, unused=7, **values):\n    words_of(text)\n    return draw(text=text, **values)\n"
+        "def split(text):\n    return words_of(text)\n"
+        "def shown(*, text, unused=7, **values):\n    split(text)\n    return draw(text=text, **values)\n"
         "def lengths(text):\n    return range(2, len(words_of(text)) + 1)",
         cell,
     )
     fig = make(cell["shown"], seq_len=Choice(cell["lengths"], 5))
-    cell["draw"] = cell["words_of"] = None
+    cell["draw"] = cell["words_of"] = cell["split"] = None
     fig.seq_len.value = 2
     assert fig.plain == draw(**fig.values)["sentence"]
 
@@ -237,12 +241,38 @@ def test_a_later_cell_may_reuse_the_names_a_figure_was_made_with():
     [
         ("seq_len cannot start at 99: it offers", {"seq_len": Choice(range(2, 5), 99)}),
         ("a slider needs more to choose from", {"temperature": Choice([1.0], 1.0)}),
-        ("a control cannot be called 'image'", {"image": Choice([1, 2], 1)}),
+        ("None cannot be an option", {"temperature": Choice([0.5, None], 0.5, "menu")}),
+        (r"depend on \['later'\], but no earlier", {"key": Choice(lambda later: [later], 1)}),
     ],
 )
 def test_a_figure_that_cannot_work_says_so(words, changes):
     with pytest.raises(ValueError, match=words):
         make(lambda image=0, **values: draw(**values), **changes)
+
+
+@pytest.mark.parametrize(
+    "name", ["image", "sentence", "error", "box", "plain", "values", "controls", "redraw"]
+)
+def test_a_control_cannot_take_the_name_of_a_part(name):
+    with pytest.raises(ValueError, match=f"a control cannot be called '{name}'"):
+        make(lambda **values: draw(**values), **{name: Choice([1, 2], 1)})
+
+
+def test_a_control_of_an_unknown_kind_is_refused():
+    with pytest.raises(ValueError, match="of the kind slider, menu, buttons, not 'sldier'"):
+        Choice([1, 2], 1, "sldier")
+
+
+@pytest.mark.parametrize(
+    ("result", "error", "words"),
+    [
+        (None, TypeError, "must return a dict, not NoneType"),
+        ({"tarce": []}, ValueError, r"returned \['tarce'\], for which there is no panel"),
+    ],
+)
+def test_a_draw_function_that_returns_something_else_is_told_so(result, error, words):
+    with pytest.raises(error, match=words):
+        make(lambda **values: result and draw(**values) | result)
 
 
 def test_a_draw_function_that_forgets_a_panel_is_told_which():
@@ -264,10 +294,119 @@ def test_events_that_queue_up_share_one_drawing_of_the_newest_values():
     calls.clear()
     asyncio.run(drag(fig))
     assert [values["key"] for values in calls] == [0, 2]
+    assert fig._planned is None
     assert fig.plain == draw(**fig.values)["sentence"]
 
 
-def test_the_saved_output_is_widget_picture_and_sentence():
+def test_the_saved_output_is_never_stale():
+    async def move_twice(fig):
+        fig.key.value = 0
+        fig.key.value = 2
+        return fig._repr_mimebundle_()
+
+    fig = make()
+    time.sleep(0.05)
+    bundle = asyncio.run(move_twice(fig))
+    assert bundle["text/plain"] == draw(**fig.values)["sentence"]
+
+
+def test_a_plan_that_never_came_true_blocks_nothing():
+    async def move_twice(fig):
+        fig.key.value = 0
+        fig.key.value = 2  # planned, and the loop ends before it
+
+    fig = make()
+    time.sleep(0.05)
+    asyncio.run(move_twice(fig))
+    fig.key.value = 3
+    assert fig.plain == draw(**fig.values)["sentence"]
+    time.sleep(0.05)
+
+    async def move_often(fig):  # and again: each burst ends in a drawing
+        for _ in range(2):
+            for step in (0, 1, 2):
+                fig.key.value = step
+            await asyncio.sleep(0.05)
+            assert fig.plain == draw(**fig.values)["sentence"]
+
+    asyncio.run(move_often(fig))
+
+
+def test_sliders_on_another_thread_than_the_cells():
+    async def planned_then_blocked(fig, other):
+        fig.key.value = 0
+        fig.key.value = 2  # planned on this loop, which is busy until the end of the cell
+        other.start()
+        other.join(10)
+
+    def elsewhere():
+        async def move(value):
+            fig.key.value = value
+
+        time.sleep(0.05)
+        asyncio.run(move(3))
+        seen.append(fig.plain)
+
+    fig, seen = make(), []
+    time.sleep(0.05)
+    asyncio.run(planned_then_blocked(fig, threading.Thread(target=elsewhere)))
+    assert seen == [draw(**fig.values | {"key": 3})["sentence"]]
+
+
+def test_two_figures_drawn_from_two_threads_do_not_disturb_each_other_or_matplotlib():
+    before = dict(rcParams)
+    figs = [make(), make()]
+
+    def move(fig):
+        for index in (0, 2, 1, 0) * 3:
+            fig.text.index = index
+
+    threads = [threading.Thread(target=move, args=[fig]) for fig in figs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert figs[0].image.value == figs[1].image.value == make().image.value
+    assert dict(rcParams) == before
+
+
+def test_an_interrupted_frame_is_drawn_again(monkeypatch):
+    fig = make()
+    fig.text.value = TEXTS[2]
+    good = fig.image.value
+    fig.text.value = TEXTS[0]
+    with monkeypatch.context() as patched:
+        patched.setattr(plots, "lay_out", lambda figure: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            fig.text.value = TEXTS[2]
+    assert "KeyboardInterrupt" in fig.error.value
+    fig.redraw()
+    assert (fig.image.value, fig.error.value) == (good, "")
+
+
+def test_picture_and_text_change_together_or_not_at_all():
+    def bad_trace(**values):
+        return draw(**values) | {"trace": None if values["key"] == 3 else ["fine"]}
+
+    fig = make(bad_trace)
+    before = fig.image.value, fig.sentence.value, fig.plain
+    with pytest.raises(TypeError):
+        fig.key.value = 3
+    assert (fig.image.value, fig.sentence.value, fig.plain) == before
+    assert 'role="alert"' in fig.error.value
+
+
+def test_the_page_cannot_deselect_everything():
+    fig = make()
+    for control in fig.controls.values():
+        for nothing in (lambda c: c.set_state({"index": None}), lambda c: setattr(c, "index", None)):
+            before = control.index, control.value
+            with pytest.raises(TraitError):
+                nothing(control)
+            assert (control.index, control.value) == before
+
+
+def test_the_saved_output_is_widget_widget_picture_and_sentence():
     fig = make()
     bundle = fig._repr_mimebundle_()
     assert bundle["application/vnd.jupyter.widget-view+json"]["model_id"] == fig.box.model_id

@@ -1,6 +1,8 @@
 """Every notebook: the committed form, the first cell, every control. (nbval compares the outputs.)"""
 
+import base64
 import importlib.util
+import io
 import os
 import re
 import statistics
@@ -11,6 +13,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from PIL import Image
 
 ROOT = Path(__file__).resolve().parent.parent
 spec = importlib.util.spec_from_file_location("refresh", ROOT / ".ci" / "notebooks.py")
@@ -131,9 +134,16 @@ sweep()
 
 
 def stable(notebook):
-    """A notebook as text, with a picture's size in place of its pixels."""
-    text = nbformat.writes(notebook)
-    return re.sub(r'("image/png": ")[^"]+', r"\1", text)
+    """A notebook as text; of each picture, its size and how much ink is on it (fonts may differ a little)."""
+    notebook = nbformat.from_dict(nbformat.reads(nbformat.writes(notebook), as_version=4))
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            if "image/png" in output.get("data", {}):
+                picture = Image.open(io.BytesIO(base64.b64decode(output.data["image/png"]))).convert("L")
+                ink = round(100 * (1 - sum(picture.getdata()) / 255 / picture.width / picture.height))
+                assert ink > 0, "a blank picture"
+                output.data["image/png"] = f"{picture.size} {ink} %"
+    return nbformat.writes(notebook)
 
 
 @every_notebook
@@ -151,8 +161,9 @@ def test_runs_to_the_same_file_and_every_control_moves(path):
         notebook.cells.pop()
     refresh.normalise(notebook, path.stem)
     assert stable(notebook) == stable(committed), "run make notebooks, and commit what it changed"
-    controls = sum("LiveFigure(" in cell.source for cell in cells(path, "code"))
-    assert int(last.outputs[0].data["text/plain"]) >= 2 * controls
+    controls = sum(len(re.findall(r"\bChoice\(", cell.source)) for cell in cells(path, "code"))
+    questions = sum(cell.source.startswith("predict(") for cell in cells(path, "code"))
+    assert int(last.outputs[0].data["text/plain"]) == 2 * (controls + questions)
 
 
 # -- the first cell -----------------------------------------------------------------------
@@ -181,6 +192,7 @@ def course(tmp_path):
     (home / "notebooks").mkdir()
     (home / "utils" / "__init__.py").write_text("")
     (home / "utils" / "attention.py").write_text("version = 1\n")
+    (home / "notebooks" / ".bootstrap.py").write_text("")
     git("init", "-b", "main", cwd=home)
     git("add", ".", cwd=home)
     git("commit", "-m", "one", cwd=home)
@@ -256,6 +268,21 @@ def test_first_cell_says_in_words_what_it_could_not_do(tmp_path, home, words):
     assert "Settings > Internet" in message
 
 
+def test_first_cell_leaves_a_readers_own_repository_alone(course, tmp_path):
+    own = tmp_path / "own"
+    (own / "self-attention-course").mkdir(parents=True)  # a folder of that name, but no copy of the course
+    git("init", cwd=own)
+    (own / "utils").mkdir()
+    (own / "utils" / "attention.py").write_text("version = 'mine'\n")
+    run = first_cell(own, course.as_uri())
+    assert (run.stderr, run.stdout[0]) == ("", "1")
+
+
+def test_first_cell_says_that_git_is_missing(tmp_path):
+    run = first_cell(tmp_path, "https://127.0.0.1:1/x/y", PATH="/nowhere")
+    assert "(git is not installed)" in run.stderr.strip().splitlines()[-1]
+
+
 # -- the refreshing script ----------------------------------------------------------------
 
 
@@ -290,6 +317,7 @@ def test_home_is_stamped_everywhere_from_one_place(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "url", ["git@github.com:a/b.git", "http://github.com/a/b", "/srv/course", "https://x"]
 )
-def test_home_takes_https_addresses_only(url):
+def test_home_takes_https_addresses_only(url, monkeypatch, tmp_path):
+    monkeypatch.setattr(refresh, "ROOT", tmp_path)
     with pytest.raises(SystemExit, match="must be an address like"):
         refresh.stamp(url)

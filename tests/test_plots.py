@@ -6,6 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
+from matplotlib import rc_context, rcParams
 from PIL import Image
 
 from utils import plots
@@ -116,6 +117,12 @@ def test_bars_are_as_long_as_their_values():
     assert at(fig, panel, 0.5, 2).tolist() == [255] * 3
 
 
+def test_many_tokens_name_every_second_tick():
+    panel = Heatmap()
+    picture(panel, values=np.eye(40), rows=[f"t{i}" for i in range(40)])
+    assert [tick.get_text() for tick in panel.ax.get_yticklabels()][:3] == ["t0", "t2", "t4"]
+
+
 def test_many_bars_keep_two_numbers():
     panel = Bars()
     values = np.linspace(0, 0.5, 20)
@@ -128,9 +135,11 @@ def test_strange_tokens_are_drawn_without_a_warning():
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", "Glyph")  # no font has them all
         panel = Heatmap()
-        fig = picture(panel, values=np.eye(4), rows=["$x^$", "猫", "🐭", "$<b>"])
+        fig = picture(panel, values=np.eye(4), rows=["$x^$", "猫\n", "🐭", "<b>" * 50])
         show(fig, "fine")
     assert not any(tick.get_parse_math() for tick in panel.ax.get_yticklabels())
+    assert panel.ax.get_yticklabels()[3].get_text() == "<b><b><b><b><…"
+    assert panel.ax.bbox.width > 100  # a long token leaves room for the picture
 
 
 def test_show_gives_the_picture_and_a_caption_that_can_be_read(monkeypatch):
@@ -141,7 +150,7 @@ def test_show_gives_the_picture_and_a_caption_that_can_be_read(monkeypatch):
     show(figure([Bars()]), "weights <1 & so on")
     (image, size), (text, _) = shown
     assert image["text/plain"] == text["text/plain"] == "weights <1 & so on"
-    assert text["text/markdown"] == "weights &lt;1 &amp; so on"
+    assert text["text/markdown"] == r"weights \<1 \& so on"
     assert size == {"image/png": {"width": 800}}
     assert Image.open(io.BytesIO(base64.b64decode(image["image/png"]))).size == (1600, 760)
 
@@ -150,3 +159,62 @@ def test_show_gives_the_picture_and_a_caption_that_can_be_read(monkeypatch):
 def test_png_can_be_read_back(shape):
     picture = np.random.default_rng(0).integers(0, 256, (*shape, 4), dtype=np.uint8)
     np.testing.assert_array_equal(Image.open(io.BytesIO(to_png(picture))), picture[..., :3])
+
+
+def test_a_panel_belongs_to_one_figure():
+    panel = Heatmap()
+    figure([panel])
+    with pytest.raises(ValueError, match="this Heatmap belongs to a figure already"):
+        figure([panel])
+
+
+@pytest.mark.parametrize(
+    ("panel", "shown", "words"),
+    [
+        (
+            Bars,
+            {"values": [0.2, 0.3, 0.5], "labels": ["a", "b"]},
+            r"shape \(3,\) do not fit axes with \(2,\)",
+        ),
+        (Bars, {"values": [0.2], "labels": ["a"], "mark": 9}, r"mark \(9,\) lies outside"),
+        (Heatmap, {"values": np.eye(3), "rows": ["a", "b"]}, r"shape \(3, 3\) do not fit axes with \(2, 2\)"),
+        (Heatmap, {"values": np.eye(2), "rows": ["a", "b"], "mark": (0, 2)}, "lies outside"),
+        (Heatmap, {"values": np.ones((0, 0)), "rows": []}, "do not fit"),
+    ],
+)
+def test_what_does_not_fit_is_said_in_words(panel, shown, words):
+    with pytest.raises(ValueError, match=words):
+        picture(panel(), **shown)
+
+
+def test_numbers_show_what_is_there_even_where_a_bar_cannot():
+    panel = Bars()
+    fig = picture(panel, values=[np.nan, 1.7, -0.004, 0.5], labels=[1, 2, 3, 4])
+    shown = {y: (x, value) for x, y, value, _ in panel.numbers.items}
+    assert shown[1] == (pytest.approx(1.02), 1.7)
+    assert np.isnan(shown[0][1])
+    assert pixels(fig).shape == (380, 380, 4)
+
+
+def test_labels_may_grow_and_shrink_and_the_picture_is_the_same_again():
+    panel = Heatmap()
+    fig = figure([panel])
+    panel.update(np.eye(2), ["x", "y"])
+    ticks = [(t.get_rotation(), t.get_ha()) for t in panel.ax.get_xticklabels()]
+    panel.update(np.eye(2), ["xxxx", "yyyy"])
+    assert [t.get_rotation() for t in panel.ax.get_xticklabels()] == [60, 60]
+    panel.update(np.eye(2), ["x", "y"])
+    assert [(t.get_rotation(), t.get_ha()) for t in panel.ax.get_xticklabels()] == ticks
+    assert fig.axes == [panel.ax]
+
+
+def test_a_readers_own_matplotlib_settings_stay_out_and_come_back():
+    with rc_context(
+        {"savefig.bbox": "tight", "savefig.transparent": True, "axes.facecolor": "red", "font.size": 30}
+    ):
+        mine = dict(rcParams)
+        fig = picture(Heatmap(), values=np.eye(2), rows=["a", "b"])
+        panel_colour = fig.axes[0].get_facecolor()
+        assert dict(rcParams) == mine
+    assert panel_colour != (1, 0, 0, 1)
+    assert pixels(fig).shape == (380, 380, 4)

@@ -42,3 +42,18 @@ def test_long_sums_are_not_written_out():
     assert "sum of 384 terms = 384" in trace[0]
     assert "(sum of 20 terms)" in trace[3]
     assert trace[3].endswith("= 0.050")
+
+
+def test_a_row_that_may_attend_to_nothing_is_said_to():
+    assert describe_row(np.zeros(3), ["a", "b", "c"], 1) == (
+        "“b” (word 2) attends to nothing: every key is forbidden."
+    )
+
+
+def test_large_scores_are_traced_as_softmax_computes_them():
+    for keys in ([[30.0, 1.0], [29.9, 1.0]], [[-30.0, 1.0], [-29.9, 1.0]]):
+        trace = trace_weight(np.array([30.0, 1.0]), np.array(keys), 0, 1.0)
+        scores = np.array(keys) @ [30.0, 1.0]
+        share = 1 / (1 + np.exp(scores[1] - scores[0]))
+        assert f"- {scores.max():.4g})" in trace[2]
+        assert trace[3].endswith(f"= {share:.3f}")

@@ -7,7 +7,9 @@ A boolean mask is True where a query may attend to a key.
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 
 import torch
 from torch import Tensor
@@ -60,12 +62,14 @@ def scaled_dot_product_attention(
     A query that may attend to no key gets weights 0 and output 0.
     float16 and bfloat16 are computed in float32 and returned in their own dtype.
 
-    Raises TypeError or ValueError that names the shapes, dtypes or devices that do not fit.
+    Raises TypeError or ValueError that names the shapes, dtypes or devices that do not fit,
+    and for NaN or infinity anywhere but in the mask, where -inf is welcome.
     Source: Vaswani et al., Attention Is All You Need (2017), section 3.2.1, equation 1.
     """
-    checks.attention(query, key, value, attn_mask)
+    checks.attention(query, key, value, attn_mask, is_causal)
     q, k, v = (_at_least_float32(t) for t in (query, key, value))
     scores = q @ k.transpose(-2, -1) / math.sqrt(k.shape[-1])  # (..., n_q, n_k)
+    checks.finite("scores", scores)
     if is_causal:
         causal = causal_mask(*scores.shape[-2:], device=scores.device)
         attn_mask = combine_masks(attn_mask, causal)
@@ -98,9 +102,10 @@ def padding_mask(lengths: Tensor, n_k: int) -> Tensor:
     Raises ValueError where a length is not between 0 and n_k.
     """
     lengths = checks.lengths(lengths, n_k)
-    return torch.arange(n_k, device=lengths.device) < lengths[..., None, None]
+    return torch.arange(operator.index(n_k), device=lengths.device) < lengths[..., None, None]
 
 
+@checks.numpy_in_numpy_out
 def combine_masks(*masks: Tensor | None) -> Tensor | None:
     """One mask that allows what every given mask allows; None stands for "no mask".
 
@@ -108,8 +113,7 @@ def combine_masks(*masks: Tensor | None) -> Tensor | None:
     returns  boolean if all are boolean, else float; None if all are None
     """
     given = [mask for mask in masks if mask is not None]
-    for mask in given:
-        checks.mask(mask)
+    checks.masks_fit(given)
     if not given:
         return None
     if all(mask.dtype == torch.bool for mask in given):
@@ -117,7 +121,8 @@ def combine_masks(*masks: Tensor | None) -> Tensor | None:
         for mask in given[1:]:
             combined = combined & mask
         return combined
-    dtype = next(mask.dtype for mask in given if mask.dtype != torch.bool)
+    floats = [mask.dtype for mask in given if mask.dtype != torch.bool]
+    dtype = functools.reduce(torch.promote_types, floats)  # the widest: no bias is rounded to -inf
     return sum(_as_additive(mask, dtype) for mask in given)
 
 
@@ -126,7 +131,7 @@ def entropy(weights: Tensor, dim: int = -1, base: float = math.e) -> Tensor:
     """How spread out attention is: -sum_j w_j log(w_j), with 0 log 0 = 0.
 
     weights  shares along dim: each row sums to 1 (or to 0, if nothing was allowed)
-    base     unit of the answer: e for nats, 2 for bits
+    base     unit of the answer, above 1: e for nats, 2 for bits
     returns  weights' shape without dim: 0 = one key takes all, log(n) = n equal shares
 
     base ** entropy reads as "as if it attended to that many keys equally".
@@ -134,9 +139,10 @@ def entropy(weights: Tensor, dim: int = -1, base: float = math.e) -> Tensor:
     Raises ValueError for rows that are not shares (scores passed by mistake, say).
     Source: Shannon, A Mathematical Theory of Communication (1948), section 6.
     """
-    checks.shares(weights, dim)
+    checks.shares(weights, dim, base)
     wide = _at_least_float32(weights)
-    return (torch.special.entr(wide).sum(dim) / math.log(base)).to(weights.dtype)
+    logs = wide.clamp(min=torch.finfo(wide.dtype).tiny).log()  # 0 log 0 = 0, and its gradient is finite
+    return (-(wide * logs).sum(dim) / math.log(base) + 0.0).to(weights.dtype)
 
 
 def _at_least_float32(tensor: Tensor) -> Tensor:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -20,20 +22,20 @@ TOO_FAR_FROM_ONE = {torch.float16: 1e-2, torch.bfloat16: 5e-2}
 
 def numpy_in_numpy_out(function: Callable) -> Callable:
     """Let a torch function take numpy arrays: they go in as tensors and come back as arrays."""
-    names = inspect.signature(function)
+    names = list(inspect.signature(function).parameters)
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        call = names.bind(*args, **kwargs)
-        arrays = {n: a for n, a in call.arguments.items() if isinstance(a, np.ndarray)}
-        tensors = [n for n, a in call.arguments.items() if isinstance(a, Tensor)]
+        positional = zip(itertools.chain(names, itertools.repeat(names[-1])), args, strict=False)
+        given = [*positional, *kwargs.items()]
+        arrays = [name for name, value in given if isinstance(value, np.ndarray)]
+        tensors = [name for name, value in given if isinstance(value, Tensor)]
         if not arrays:
             return function(*args, **kwargs)
         if tensors:
-            first = next(iter(arrays))
-            raise TypeError(f"{first} is a numpy array but {tensors[0]} is a torch tensor; pass one kind")
-        call.arguments.update({name: _to_tensor(name, array) for name, array in arrays.items()})
-        result = function(*call.args, **call.kwargs)
+            raise TypeError(f"{arrays[0]} is a numpy array but {tensors[0]} is a torch tensor; pass one kind")
+        values = [_to_tensor(name, value) for name, value in given]
+        result = function(*values[: len(args)], **dict(zip(kwargs, values[len(args) :], strict=True)))
         return tuple(t.numpy() for t in result) if isinstance(result, tuple) else result.numpy()
 
     return wrapped
@@ -48,10 +50,20 @@ def scores(tensor: Tensor, dim: int) -> None:
         raise ValueError(f"scores of shape {_shape(tensor)} has nothing along dim={dim} to share out")
     _no_nan("scores", tensor)
     if not tensor.is_meta and torch.isposinf(tensor).any():
-        raise ValueError(f"scores reach +inf: they overflow {_name(tensor.dtype)}, or a mask adds +inf")
+        raise ValueError("scores reach +inf, but only -inf has a meaning: no share at all")
 
 
-def attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None) -> None:
+def finite(name: str, tensor: Tensor) -> None:
+    """No NaN and no infinity: 0 times infinity would be NaN."""
+    _no_nan(name, tensor)
+    if not tensor.is_meta and (bad := torch.isinf(tensor)).any():
+        raise ValueError(
+            f"{name} holds infinity in {int(bad.sum())} of {tensor.numel()} entries: "
+            f"{_name(tensor.dtype)} ends at {torch.finfo(tensor.dtype).max:.2g}"
+        )
+
+
+def attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, is_causal: bool) -> None:
     """Shapes, dtypes and devices of scaled dot-product attention."""
     inputs = {"query": query, "key": key, "value": value}
     for name, tensor in inputs.items():
@@ -74,7 +86,9 @@ def attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | Non
         found = ", ".join(f"{name} {_shape(tensor)}" for name, tensor in inputs.items())
         raise ValueError(f"the batch axes do not fit together: {found}") from None
     for name, tensor in inputs.items():
-        _no_nan(name, tensor)
+        finite(name, tensor)
+    if not isinstance(is_causal, bool):
+        raise TypeError(f"is_causal must be True or False, not {is_causal!r} (there is no dropout here)")
     if attn_mask is not None:
         mask(attn_mask)
         _same("device", "query", query.device, "attn_mask", attn_mask.device)
@@ -92,11 +106,24 @@ def mask(tensor: Tensor) -> None:
     _no_nan("attn_mask", tensor)
 
 
+def masks_fit(masks: list[Tensor]) -> None:
+    """Masks of one device, of shapes that broadcast."""
+    for tensor in masks:
+        mask(tensor)
+        _same("device", "attn_mask", masks[0].device, "attn_mask", tensor.device)
+    try:
+        torch.broadcast_shapes(*(tensor.shape for tensor in masks))
+    except RuntimeError:
+        shapes = " and ".join(str(_shape(tensor)) for tensor in masks)
+        raise ValueError(f"masks of shapes {shapes} do not broadcast") from None
+
+
 def lengths(given: Tensor, n_k: int) -> Tensor:
     """Whole numbers between 0 and n_k, as a tensor."""
     tensor = torch.as_tensor(given)
     if tensor.is_floating_point() or tensor.dtype == torch.bool:
         raise TypeError(f"lengths must be whole numbers, got {_name(tensor.dtype)}")
+    tensor = tensor.long()
     if tensor.numel() and not 0 <= tensor.min() <= tensor.max() <= n_k:
         raise ValueError(
             f"lengths must lie between 0 and n_k={n_k}, got {int(tensor.min())} to {int(tensor.max())}"
@@ -104,8 +131,10 @@ def lengths(given: Tensor, n_k: int) -> Tensor:
     return tensor
 
 
-def shares(tensor: Tensor, dim: int) -> None:
+def shares(tensor: Tensor, dim: int, base: float) -> None:
     """Weights: none negative, rows that sum to 1, or to 0 where nothing was allowed."""
+    if not 1 < base < math.inf:
+        raise ValueError(f"the base of an entropy must be above 1 (2 for bits, e for nats), not {base}")
     _floats("weights", tensor)
     _no_nan("weights", tensor)
     if tensor.is_meta or tensor.numel() == 0:
@@ -121,11 +150,15 @@ def shares(tensor: Tensor, dim: int) -> None:
         )
 
 
-def _to_tensor(name: str, array: np.ndarray) -> Tensor:
+def _to_tensor(name: str, value: Any) -> Any:
+    if not isinstance(value, np.ndarray):
+        return value
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(f"{name} is a masked array; pass its data and an attn_mask")
     try:
-        return torch.from_numpy(np.array(array, order="C"))  # a copy: arrays may be read-only
-    except TypeError:
-        raise TypeError(f"{name} has dtype {array.dtype}, which torch does not know") from None
+        return torch.from_numpy(np.array(value, order="C"))  # a copy: arrays may be read-only
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} has dtype {value.dtype}, which torch does not know") from None
 
 
 def _is_tensor(name: str, tensor: Any) -> None:

@@ -31,7 +31,8 @@ def find_gpu() -> tuple[torch.device | None, str]:
                 torch.ones(1, device=kind).sum().item()  # a broken driver fails here and not in a lesson
                 return torch.device(kind), name()
         except Exception as error:
-            return None, f"a GPU ({kind}) is there but does not work: {str(error).splitlines()[0]}"
+            words = (str(error) or type(error).__name__).splitlines()[0]
+            return None, f"a GPU ({kind}) is there but does not work: {words}"
     return None, _why_none()
 
 

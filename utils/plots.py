@@ -8,27 +8,28 @@ and a live one (utils.live). Nothing here knows what attention is.
 from __future__ import annotations
 
 import base64
-import html
 import io
-from collections.abc import Iterable, Sequence
-from functools import lru_cache
+import re
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
 from IPython.display import display
-from matplotlib import colormaps, rc_context
+from matplotlib import colormaps, rc_context, rcdefaults, rcParams
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.backend_bases import RendererBase
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
 from matplotlib.collections import PolyCollection
-from matplotlib.colors import Normalize, to_rgb
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
-from matplotlib.font_manager import findfont
 from matplotlib.patches import Rectangle
-from PIL import ImageFont
+
+from utils.artists import Cells, Numbers
 
 QUERY, KEY, VALUE = "#D55E00", "#0072B2", "#009E73"  # Okabe and Ito's colour-blind safe palette
 INK, FAINT, PALE, EMPTY = "#222222", "#767676", "#A9BDD1", "#F2F2F2"
@@ -50,8 +51,22 @@ STYLE = {
 }
 
 CELLS_WITH_NUMBERS = 6  # a matrix of up to 6 x 6 has its values written into it
+LONGEST = 14  # characters of a token that an axis has room for
 LABELS_IN_FULL = 26  # with more tokens than that, an axis names every second one
 ROWS_WITH_NUMBERS = 16  # with more bars than that, only the longest and the marked one have a number
+
+
+_one_at_a_time = threading.RLock()  # sliders may be served by another thread than cells
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """The course's look, whatever the reader has set in matplotlib; that comes back after it."""
+    with _one_at_a_time, rc_context(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from")  # an emoji in a reader's sentence
+        rcdefaults()
+        rcParams.update(STYLE)
+        yield
 
 
 class Panel(Protocol):
@@ -81,6 +96,7 @@ class Heatmap:
 
     def attach(self, ax: Axes) -> None:
         """Draw the frame and create what moves."""
+        _attach_once(self)
         self.ax = ax
         ax.set(title=self.title, xlabel="key", ylabel="query", facecolor=EMPTY)
         ax.xaxis.label.set_color(KEY)
@@ -106,8 +122,8 @@ class Heatmap:
         rows, columns  labels of the axes; cells beyond the values stay empty
         returns        whether the frame (the labels) changed and must be drawn again
         """
-        values = np.asarray(values, dtype=float)
-        labels = (tuple(rows), tuple(rows if columns is None else columns))
+        labels = (_names(rows), _names(rows if columns is None else columns))
+        values = _checked(values, labels, mark)
         n_q, n_k = values.shape
         padded = np.full([len(names) for names in labels], np.nan)
         padded[:n_q, :n_k] = values
@@ -123,11 +139,12 @@ class Heatmap:
         if mark is not None:
             self.row.set_bounds(-0.5, mark[0] - 0.5, n_k, 1)
             self.cell.set_bounds(mark[1] - 0.45, mark[0] - 0.45, 0.9, 0.9)
-        changed, self.labels = labels != self.labels, labels
+        changed = labels != self.labels
         if changed:
             _name_ticks(self.ax.yaxis, labels[0])
             _name_ticks(self.ax.xaxis, labels[1])
             self.ax.set(xlim=(-0.5, len(labels[1]) - 0.5), ylim=(len(labels[0]) - 0.5, -0.5))
+            self.labels = labels
         return changed
 
 
@@ -140,6 +157,7 @@ class Bars:
 
     def attach(self, ax: Axes) -> None:
         """Draw the frame and create what moves."""
+        _attach_once(self)
         self.ax = ax
         ax.set(title=self.title, xlabel="share of attention", xlim=(0, 1.15 * self.limit))
         ax.set_xticks(np.linspace(0, self.limit, 6))
@@ -150,88 +168,27 @@ class Bars:
 
     def update(self, values: np.ndarray, labels: Sequence[str], mark: int | None = None) -> bool:
         """Show (n,) values; mark is the bar to colour. Returns whether the labels changed."""
-        values = np.asarray(values, dtype=float)
+        names = _names(labels)
+        values = _checked(values, (names,), None if mark is None else (mark,))
+        lengths = np.clip(np.nan_to_num(values), 0, self.limit)  # the number tells the value, whatever it is
         self.bars.set_verts(
-            [[(0, i - 0.36), (0, i + 0.36), (v, i + 0.36), (v, i - 0.36)] for i, v in enumerate(values)]
+            [[(0, i - 0.36), (0, i + 0.36), (v, i + 0.36), (v, i - 0.36)] for i, v in enumerate(lengths)]
         )
         self.bars.set_facecolor([KEY if i == mark else PALE for i in range(len(values))])
-        few = len(labels) <= ROWS_WITH_NUMBERS
-        numbered = range(len(values)) if few else {int(values.argmax()), mark} - {None}
-        self.numbers.show((values[i] + 0.02 * self.limit, i, values[i], INK) for i in numbered)
-        changed, self.labels = tuple(labels) != self.labels, tuple(labels)
+        few = len(names) <= ROWS_WITH_NUMBERS
+        numbered = range(len(values)) if few else {int(lengths.argmax()), mark} - {None}
+        self.numbers.show((lengths[i] + 0.02 * self.limit, i, values[i], INK) for i in numbered)
+        changed = names != self.labels
         if changed:
-            _name_ticks(self.ax.yaxis, self.labels)
-            self.ax.set_ylim(len(self.labels) - 0.5, -0.5)
+            _name_ticks(self.ax.yaxis, names)
+            self.ax.set_ylim(len(names) - 0.5, -0.5)
+            self.labels = names
         return changed
-
-
-class Cells(Artist):
-    """A matrix that fills its axes, each entry one plain rectangle: `imshow` is too slow for a slider."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.colours = np.zeros((1, 1, 4), np.uint8)
-        self.set_in_layout(False)
-
-    def show(self, colours: np.ndarray) -> None:
-        """Take (rows, columns, 4) uint8 RGBA, first row on top."""
-        self.colours = colours
-
-    def draw(self, renderer: RendererBase) -> None:
-        """Enlarge each entry to its rectangle of pixels (called by matplotlib)."""
-        if not self.get_visible():
-            return
-        left, bottom, right, top = np.round(self.axes.bbox.extents).astype(int)
-        rows, columns = self.colours.shape[:2]
-        row_of_pixel = (
-            np.arange(top - bottom)[::-1] * rows // (top - bottom)
-        )  # Agg wants the bottom row first
-        column_of_pixel = np.arange(right - left) * columns // (right - left)
-        gc = renderer.new_gc()
-        renderer.draw_image(gc, left, bottom, self.colours[:, column_of_pixel][row_of_pixel])
-        gc.restore()
-
-
-class Numbers(Artist):
-    """Many numbers with two decimals, stamped from a cache: its own texts cost matplotlib too much."""
-
-    def __init__(self, align: str = "center", size: float = 9) -> None:
-        super().__init__()
-        self.align, self.size, self.items = align, size, []
-        self.set_in_layout(False)
-
-    def show(self, items: Iterable[tuple[float, float, float, str]]) -> None:
-        """Take (x, y, value, colour), x and y in the axes' own coordinates."""
-        self.items = list(items)
-
-    def draw(self, renderer: RendererBase) -> None:
-        """Stamp every number where it belongs (called by matplotlib)."""
-        if not self.get_visible() or not self.items:
-            return
-        gc = renderer.new_gc()
-        height = round(self.size * renderer.points_to_pixels(1))
-        places = self.axes.transData.transform([(x, y) for x, y, _, _ in self.items])
-        for (left, middle), (_, _, value, colour) in zip(places, self.items, strict=True):
-            stamp = _stamp(f"{value + 0.0:.2f}", colour, height)
-            left -= stamp.shape[1] / 2 if self.align == "center" else 0
-            renderer.draw_image(gc, round(left), round(middle - stamp.shape[0] / 2), stamp)
-        gc.restore()
-
-
-@lru_cache(maxsize=4096)
-def _stamp(text: str, colour: str, height: int) -> np.ndarray:
-    """A piece of text as (h, w, 4) RGBA pixels, bottom row first, as Agg wants its images."""
-    mask = ImageFont.truetype(findfont("DejaVu Sans"), height).getmask(text)
-    alpha = np.array(mask, np.uint8).reshape(mask.size[::-1])[::-1]
-    pixels = np.empty((*alpha.shape, 4), np.uint8)
-    pixels[..., :3] = np.round(255 * np.array(to_rgb(colour)))
-    pixels[..., 3] = alpha
-    return pixels
 
 
 def figure(panels: Sequence[Panel], width: float = 8.0, height: float = 3.8, dpi: int = 100) -> Figure:
     """An empty figure (inches) with the panels side by side, on a canvas of its own."""
-    with rc_context(STYLE):
+    with style():
         fig = Figure(figsize=(width, height), dpi=dpi, layout="constrained")
         FigureCanvasAgg(fig)
         for panel, ax in zip(panels, fig.subplots(1, len(panels), squeeze=False)[0], strict=True):
@@ -254,7 +211,8 @@ def picture(panel: Panel, width: float = 3.8, height: float = 3.8, **shown: Any)
     """One panel with its values: `shown` is what the panel's `update` takes. Width and height in inches."""
     fig = figure([panel], width, height)
     panel.update(**shown)
-    lay_out(fig)
+    with style():
+        lay_out(fig)
     return fig
 
 
@@ -264,20 +222,48 @@ def show(fig: Figure, caption: str) -> None:
     The caption is what a screen reader gets, and what the tests compare.
     """
     buffer = io.BytesIO()
-    with rc_context(STYLE):
+    with style():
         fig.savefig(buffer, format="png", dpi=2 * fig.dpi, metadata={"Software": None})
-    picture = base64.b64encode(buffer.getvalue()).decode()
+    data = base64.b64encode(buffer.getvalue()).decode()
     size = {"width": round(fig.get_figwidth() * fig.dpi)}
-    display({"image/png": picture, "text/plain": caption}, metadata={"image/png": size}, raw=True)
-    display({"text/markdown": html.escape(caption, quote=False), "text/plain": caption}, raw=True)
+    display({"image/png": data, "text/plain": caption}, metadata={"image/png": size}, raw=True)
+    literal = re.sub(r"([\\`*_{}\[\]<>#$|~&])", r"\\\1", caption)  # no Markdown, no HTML, no formulas
+    display({"text/markdown": literal, "text/plain": caption}, raw=True)
+
+
+def _attach_once(panel: Panel) -> None:
+    if hasattr(panel, "ax"):
+        raise ValueError(f"this {type(panel).__name__} belongs to a figure already: make one for each figure")
+
+
+def _names(labels: Sequence[object]) -> tuple[str, ...]:
+    return tuple(str(label) for label in labels)
+
+
+def _checked(values: Any, labels: tuple[tuple[str, ...], ...], mark: tuple[int, ...] | None) -> np.ndarray:
+    """The values as floats, if they fit the labels' axes and the mark lies among them."""
+    values = np.asarray(values, dtype=float)
+    room = tuple(len(names) for names in labels)
+    if (
+        values.ndim != len(room)
+        or 0 in values.shape
+        or any(n > m for n, m in zip(values.shape, room, strict=True))
+    ):
+        raise ValueError(f"values of shape {values.shape} do not fit axes with {room} labels")
+    if mark is not None and not all(0 <= m < n for m, n in zip(mark, values.shape, strict=True)):
+        raise ValueError(f"the mark {mark} lies outside the values, which have shape {values.shape}")
+    return values
 
 
 def _name_ticks(axis: Axis, labels: Sequence[str]) -> None:
     """A tick for each label; where they would overlap, for every second or third one."""
     step = -(-len(labels) // LABELS_IN_FULL)
     size = 10 if len(labels) <= ROWS_WITH_NUMBERS else 7
-    axis.set_ticks(range(0, len(labels), step), labels[::step], fontsize=size)
+    short = [label if len(label) <= LONGEST else f"{label[: LONGEST - 1]}…" for label in labels]
+    axis.set_ticks(range(0, len(labels), step), short[::step], fontsize=size)
+    slanted = axis.axis_name == "x" and max(map(len, short)) > 2
     for label in axis.get_ticklabels():
         label.set_parse_math(False)  # a token may hold a dollar sign
-        if axis.axis_name == "x" and max(map(len, labels)) > 2:
-            label.set(rotation=60, ha="right", rotation_mode="anchor")
+        if axis.axis_name == "x":
+            label.set(rotation=60 if slanted else 0, ha="right" if slanted else "center")
+            label.set_rotation_mode("anchor" if slanted else "default")

@@ -9,6 +9,7 @@ import numpy as np
 
 from utils.attention import entropy
 
+LARGE = 80  # scores beyond this are shown with the largest one subtracted, as softmax does
 SPELLED_OUT = 6  # a sum of up to this many terms is written out
 
 
@@ -22,7 +23,9 @@ def describe_row(weights: np.ndarray, tokens: Sequence[str], query: int) -> str:
     weights = np.asarray(weights, dtype=float)
     top = int(weights.argmax())
     whom = "itself" if top == query else f"“{tokens[top]}”"
-    bits = float(entropy(weights, base=2)) + 0.0
+    if not weights.any():
+        return f"“{tokens[query]}” (word {query + 1}) attends to nothing: every key is forbidden."
+    bits = float(entropy(weights, base=2))
     return (
         f"“{tokens[query]}” (word {query + 1}) attends most to {whom}, with weight {weights[top]:.2f}. "
         f"Its row is as spread out as {2**bits:.1f} equal shares (entropy {bits:.2f} bits; "
@@ -44,12 +47,14 @@ def trace_weight(
     query, keys = np.asarray(query, dtype=float), np.asarray(keys, dtype=float)
     dots = keys @ query
     scores = dots / divisor
-    exps = np.exp(scores)
+    top = scores.max() if np.abs(scores).max() > LARGE else 0.0  # e to a large power is inf or 0
+    exps = np.exp(scores - top)
+    power = f"{scores[key]:.4g}" if top == 0 else f"{scores[key]:.4g} - {top:.4g}"
     products = [f"{q:g}×{k:g}" for q, k in zip(query, keys[key], strict=True)]
     return [
         f"dot product   {names[0]} · {names[1]} = {_sum(products)} = {dots[key]:.4g}",
         f"divided       {dots[key]:.4g} / {divisor:.4g} = {scores[key]:.4g}",
-        f"exp           exp({scores[key]:.4g}) = {exps[key]:.4g}",
+        f"exp           exp({power}) = {exps[key]:.4g}",
         f"share         {exps[key]:.4g} / ({_sum([f'{e:.4g}' for e in exps])}) "
         f"= {exps[key]:.4g} / {exps.sum():.4g} = {exps[key] / exps.sum():.3f}",
     ]

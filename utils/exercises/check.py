@@ -83,10 +83,12 @@ def _compare(found: Any, wanted: Any) -> str:
         if not isinstance(found, tuple | list) or len(found) != len(wanted):
             return f"your code must return {len(wanted)} things, in this order"
         return next((problem for f, w in zip(found, wanted, strict=True) if (problem := _compare(f, w))), "")
+    kind = type(found).__name__
     try:
-        found = np.asarray(found, dtype=float)
-    except (TypeError, ValueError):
-        return f"your code returns {type(found).__name__}, which is no array of numbers"
+        found = np.asarray(found.detach() if hasattr(found, "detach") else found)
+        found = found.astype(float, casting="same_kind" if found.dtype.kind in "cSU" else "unsafe")
+    except Exception:
+        return f"your code returns {kind}, which is no array of numbers"
     wanted = np.asarray(wanted, dtype=float)
     if found.shape != wanted.shape:
         return f"your result has shape {found.shape}, but it should be {wanted.shape}"

@@ -1,0 +1,77 @@
+"""Two matplotlib artists that are fast enough for a slider: coloured cells, and many small numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.backend_bases import RendererBase
+from matplotlib.colors import to_rgb
+from matplotlib.font_manager import findfont
+from PIL import ImageFont
+
+
+class Cells(Artist):
+    """A matrix that fills its axes, each entry one plain rectangle: `imshow` is too slow for a slider."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.colours = np.zeros((1, 1, 4), np.uint8)
+        self.set_in_layout(False)
+
+    def show(self, colours: np.ndarray) -> None:
+        """Take (rows, columns, 4) uint8 RGBA, first row on top."""
+        self.colours = colours
+
+    def draw(self, renderer: RendererBase) -> None:
+        """Enlarge each entry to its rectangle of pixels (called by matplotlib)."""
+        if not self.get_visible():
+            return
+        left, bottom, right, top = np.round(self.axes.bbox.extents).astype(int)
+        rows, columns = self.colours.shape[:2]
+        row_of_pixel = (
+            np.arange(top - bottom)[::-1] * rows // (top - bottom)
+        )  # Agg wants the bottom row first
+        column_of_pixel = np.arange(right - left) * columns // (right - left)
+        gc = renderer.new_gc()
+        renderer.draw_image(gc, left, bottom, self.colours[:, column_of_pixel][row_of_pixel])
+        gc.restore()
+
+
+class Numbers(Artist):
+    """Many numbers with two decimals, stamped from a cache: its own texts cost matplotlib too much."""
+
+    def __init__(self, align: str = "center", size: float = 9) -> None:
+        super().__init__()
+        self.align, self.size, self.items = align, size, []
+        self.set_in_layout(False)
+
+    def show(self, items: Iterable[tuple[float, float, float, str]]) -> None:
+        """Take (x, y, value, colour), x and y in the axes' own coordinates."""
+        self.items = list(items)
+
+    def draw(self, renderer: RendererBase) -> None:
+        """Stamp every number where it belongs (called by matplotlib)."""
+        if not self.get_visible() or not self.items:
+            return
+        gc = renderer.new_gc()
+        height = round(self.size * renderer.points_to_pixels(1))
+        places = self.axes.transData.transform([(x, y) for x, y, _, _ in self.items])
+        for (left, middle), (_, _, value, colour) in zip(places, self.items, strict=True):
+            stamp = _stamp(f"{value:z.2f}", colour, height)
+            left -= stamp.shape[1] / 2 if self.align == "center" else 0
+            renderer.draw_image(gc, round(left), round(middle - stamp.shape[0] / 2), stamp)
+        gc.restore()
+
+
+@lru_cache(maxsize=4096)
+def _stamp(text: str, colour: str, height: int) -> np.ndarray:
+    """A piece of text as (h, w, 4) RGBA pixels, bottom row first, as Agg wants its images."""
+    mask = ImageFont.truetype(findfont("DejaVu Sans"), height).getmask(text)
+    alpha = np.array(mask, np.uint8).reshape(mask.size[::-1])[::-1]
+    pixels = np.empty((*alpha.shape, 4), np.uint8)
+    pixels[..., :3] = np.round(255 * np.array(to_rgb(colour)))
+    pixels[..., 3] = alpha
+    return pixels
