@@ -18,6 +18,7 @@ from typing import Any
 
 import ipywidgets as widgets
 import numpy as np
+import torch
 from matplotlib.artist import Artist
 
 from utils import plots
@@ -156,7 +157,12 @@ class LiveFigure:
 
     def _computed(self) -> dict[str, Any]:
         """What the draw function returns, if it is all that is needed."""
-        shown = self._draw(**self.values)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # for arrays this small, waking a second thread costs more than it gives
+        try:
+            shown = self._draw(**self.values)
+        finally:
+            torch.set_num_threads(threads)
         if not isinstance(shown, dict):
             raise TypeError(f"the draw function must return a dict, not {type(shown).__name__}")
         needed = {*self._panels, "sentence"}

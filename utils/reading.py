@@ -45,20 +45,26 @@ def trace_weight(
     names    how to call the query and the key
     """
     query, keys = np.asarray(query, dtype=float), np.asarray(keys, dtype=float)
-    dots = keys @ query
+    dots = (keys * query).sum(axis=-1)
     scores = dots / divisor
     top = scores.max() if np.abs(scores).max() > LARGE else 0.0  # e to a large power is inf or 0
     exps = np.exp(scores - top)
     power = f"{scores[key]:.4g}" if top == 0 else f"{scores[key]:.4g} - {top:.4g}"
-    products = [f"{q:g}×{k:g}" for q, k in zip(query, keys[key], strict=True)]
+    products = _sum([f"{q:g}×{k:g}" for q, k in _few(query, keys[key])], len(query))
+    total = _sum([f"{e:.4g}" for (e,) in _few(exps)], len(exps))
     return [
-        f"dot product   {names[0]} · {names[1]} = {_sum(products)} = {dots[key]:.4g}",
+        f"dot product   {names[0]} · {names[1]} = {products} = {dots[key]:.4g}",
         f"divided       {dots[key]:.4g} / {divisor:.4g} = {scores[key]:.4g}",
         f"exp           exp({power}) = {exps[key]:.4g}",
-        f"share         {exps[key]:.4g} / ({_sum([f'{e:.4g}' for e in exps])}) "
+        f"share         {exps[key]:.4g} / ({total}) "
         f"= {exps[key]:.4g} / {exps.sum():.4g} = {exps[key] / exps.sum():.3f}",
     ]
 
 
-def _sum(terms: Sequence[str]) -> str:
-    return " + ".join(terms) if len(terms) <= SPELLED_OUT else f"sum of {len(terms)} terms"
+def _few(*columns: np.ndarray) -> list[tuple[float, ...]]:
+    """The rows of the columns, if they are few enough to be written out."""
+    return list(zip(*columns, strict=True)) if len(columns[0]) <= SPELLED_OUT else []
+
+
+def _sum(terms: Sequence[str], count: int) -> str:
+    return " + ".join(terms) or f"sum of {count} terms"
