@@ -85,10 +85,17 @@ class Heatmap:
     """A matrix as coloured cells: one row per query, one column per key.
 
     limit  value of the darkest cell; signed=True colours -limit ... limit
+    names  of the two axes, rows first
     """
 
-    def __init__(self, title: str = "", limit: float = 1.0, signed: bool = False) -> None:
-        self.title, self.limit = title, limit
+    def __init__(
+        self,
+        title: str = "",
+        limit: float = 1.0,
+        signed: bool = False,
+        names: tuple[str, str] = ("query", "key"),
+    ) -> None:
+        self.title, self.limit, self.names = title, limit, names
         self.colours = ScalarMappable(
             Normalize(-limit if signed else 0.0, limit), colormaps[SIGNED if signed else SHARES]
         )
@@ -98,9 +105,9 @@ class Heatmap:
         """Draw the frame and create what moves."""
         _attach_once(self)
         self.ax = ax
-        ax.set(title=self.title, xlabel="key", ylabel="query", facecolor=EMPTY)
-        ax.xaxis.label.set_color(KEY)
-        ax.yaxis.label.set_color(QUERY)
+        ax.set(title=self.title, ylabel=self.names[0], xlabel=self.names[1], facecolor=EMPTY)
+        for label in (ax.xaxis.label, ax.yaxis.label):
+            label.set_color({"query": QUERY, "key": KEY}.get(label.get_text(), INK))
         ax.spines[:].set_visible(False)
         ax.tick_params(length=0)
         ax.set_aspect("equal")
@@ -258,7 +265,7 @@ def _checked(values: Any, labels: tuple[tuple[str, ...], ...], mark: tuple[int, 
 def _name_ticks(axis: Axis, labels: Sequence[str]) -> None:
     """A tick for each label; where they would overlap, for every second or third one."""
     step = -(-len(labels) // LABELS_IN_FULL)
-    size = 10 if len(labels) <= ROWS_WITH_NUMBERS else 7
+    size = 10 if len(labels) <= 12 else 8 if len(labels) <= ROWS_WITH_NUMBERS else 7
     short = [label if len(label) <= LONGEST else f"{label[: LONGEST - 1]}…" for label in labels]
     axis.set_ticks(range(0, len(labels), step), short[::step], fontsize=size)
     slanted = axis.axis_name == "x" and max(map(len, short)) > 2

@@ -1,0 +1,122 @@
+"""Each claim of a notebook, and the cell that measures it: section, what is claimed, code, output.
+
+An assertion in the code is a measurement too; then the output is empty.
+"""
+
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+CLAIMS = {
+    "01": [
+        ("1 A soft look-up", "a dictionary knows no nearly", 'library.get("cat")', r"None"),
+        (
+            "2 By hand",
+            "softmax never says never: a score of 0 gets a share",
+            "e / sum(exps)",
+            r"chased 1.00 / 6.44 = 0.16",
+        ),
+        ("2 By hand", "the output depends on the other words", "without = x *", r"\[0\.84, 0\.0\]"),
+        (
+            "3 All words at once",
+            "the matrix product gives the loop's numbers",
+            "assert_allclose(all_weights[2], weights)",
+            "",
+        ),
+        ("3 All words at once", "each row adds up to 1", "all_weights.sum(axis=1), np.ones(3)", ""),
+        ("4 The same in torch", "torch gives the same", "assert_allclose(W @ X, outputs)", ""),
+        (
+            "4 The same in torch",
+            "the course's function is PyTorch's",
+            "F.scaled_dot_product_attention(X, X, X",
+            "",
+        ),
+        (
+            "5 Softmax and its trap",
+            "exp overflows from 89 and 710",
+            "np.isfinite(np.exp(kind(s)))",
+            r"exp\(88\)[\s\S]*exp\(709\)",
+        ),
+        (
+            "5 Softmax and its trap",
+            "uniform inputs make every share NaN",
+            "rng.random((4, 512))",
+            r"NaN: 100%",
+        ),
+        (
+            "5 Softmax and its trap",
+            "stable softmax survives, one-hot",
+            "softmax(large)",
+            r"\[1\.0, 0\.0, 0\.0, 0\.0\]",
+        ),
+        ("6 Real words", "the vectors know words", "nearest(word, 4)", r"cat \[\('cats'"),
+        (
+            "6 Real words",
+            "likeness does not link verb and subject",
+            "cosine(x, x)",
+            r"mouse \(0\.225\).*chased: -0\.005",
+        ),
+        (
+            "6 Real words",
+            "length decides how sharp attention is",
+            "loud @ loud.T",
+            r"0\.50  1\.00  1\.00  0\.50  1\.00",
+        ),
+        ("7 Live", "2 to the entropy counts equal shares", "2**H", r"2 bits = 4 equal shares"),
+        (
+            "8 Why not a chain or a window",
+            "an RNN forgets, attention falls as 1/n",
+            "influence(rnn, n)",
+            r"64 words:  RNN \de-2\d",
+        ),
+        ("8 Why not a chain or a window", "layers of a window of three", "layers_needed(n)", r"64: 63"),
+        (
+            "8 Why not a chain or a window",
+            "patches of an image are a sequence",
+            "patches = image",
+            r"likeness, not nearness",
+        ),
+        ("9 What is missing", "order is invisible: outputs move along", "twin_outputs[place]", ""),
+        ("9 What is missing", "weights are permuted on both axes", "twin_weights[place][:, place]", ""),
+        ("9 What is missing", "scores are symmetric", "cosine(x, x).T", ""),
+        (
+            "9 What is missing",
+            "each word attends to itself",
+            "torch.randn(200, 10, d)",
+            r"8: 0\.53[\s\S]*512: 1\.00",
+        ),
+    ],
+}
+
+
+def cells_by_section(number):
+    path = next((ROOT / "notebooks").glob(f"{number}_*.ipynb"))
+    section = ""
+    for cell in nbformat.read(path, as_version=4).cells:
+        if cell.cell_type == "markdown":
+            section = ([section, *re.findall(r"(?m)^## (.+)$", cell.source)])[-1]
+        else:
+            yield section, cell
+
+
+@pytest.mark.parametrize(
+    ("number", "section", "claim", "code", "output"),
+    [(n, *claim) for n, claims in CLAIMS.items() for claim in claims],
+)
+def test_a_cell_measures_the_claim(number, section, claim, code, output):
+    found = [cell for where, cell in cells_by_section(number) if where == section and code in cell.source]
+    assert found, f"no cell in “{section}” measures: {claim}"
+    printed = "\n".join(
+        o.get("text") or o.get("data", {}).get("text/plain", "") for cell in found for o in cell.outputs
+    )
+    assert re.search(output, printed) if output else "assert" in found[0].source
+
+
+@pytest.mark.parametrize("number", CLAIMS)
+def test_every_section_has_a_claim_that_is_measured(number):
+    sections = {section for section, _ in cells_by_section(number) if re.match(r"\d", section)}
+    assert sections == {section for section, *_ in CLAIMS[number]}
