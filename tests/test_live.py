@@ -358,7 +358,7 @@ def test_two_figures_drawn_from_two_threads_do_not_disturb_each_other_or_matplot
     figs = [make(), make()]
 
     def move(fig):
-        for index in (0, 2, 1, 0) * 3:
+        for index in (0, 2, 1, 0):
             fig.text.index = index
 
     threads = [threading.Thread(target=move, args=[fig]) for fig in figs]
