@@ -82,6 +82,12 @@ EXERCISES = {
             ),
             "Columns add up to 1, not rows: let softmax go along the last axis, and mix with weights @ x, "
             "not weights.T @ x.": lambda x, t: softmax(x @ x.T / t, dim=0) @ x,
+            "You compare by cosine. Here the scores are plain dot products.": lambda x, t: (
+                softmax((u := x / np.linalg.norm(x, axis=1, keepdims=True)) @ u.T / t) @ x
+            ),
+            "You also divide by sqrt(d). Here only the temperature divides.": lambda x, t: (
+                softmax(x @ x.T / t / np.sqrt(x.shape[1])) @ x
+            ),
             "The softmax is missing: scores are not shares.": lambda x, t: x @ x.T / t @ x,
         },
     ),
