@@ -52,10 +52,12 @@ def test_the_solution_in_the_notebook_passes_and_the_stub_is_not_attempted(name,
     path = next(path for path in notebooks if path.name.startswith(name[:2]))
     cells = nbformat.read(path, as_version=4).cells
     position = next(i for i, cell in enumerate(cells) if f'check("{name}"' in cell.source)
-    function = re.search(r"check\(\"[\w-]+\", (\w+)\)", cells[position].source).group(1)
+    stub, call = cells[position].source.split(f'check("{name}", ')
+    function = call.rstrip(")\n")
     names = {"np": np, "torch": torch, "softmax": EXERCISES["01-softmax"].right}
+    assert cells[position].metadata.tags == ["exercise"]
 
-    exec(cells[position - 1].source, names)
+    exec(stub, names)
     assert examine(name, EXERCISES[name], names[function]).lines == (f"{name}: not attempted yet",)
 
     folded = re.findall(r"(?s)<summary>Solution</summary>\s*```python\n(.*?)```", cells[position + 1].source)
@@ -91,7 +93,10 @@ def stops(x):
     ("attempt", "words"),
     [
         (lambda x: x - 1.0, "→ You subtract."),
-        (lambda x: x + 1.1, "✗ two numbers: found 2.1 at [0], but it should be 2"),
+        (
+            lambda x: x + 1.1,
+            "✗ two numbers: 2 of 2 numbers differ, most of all at [0]: found 2.1, but it should be 2",
+        ),
         (lambda x: None, "is the return missing?"),
         (lambda x: "text", "returns str, which is no array of numbers"),
         (lambda x: x + 1.0 + 5j, "which is no array of numbers"),
@@ -102,7 +107,9 @@ def stops(x):
         (stops, "your code stops with ValueError: no idea"),
         (lambda: 1, "your code stops with TypeError"),
         (42, "hand over the function itself, not int"),
-        (lambda x: x + 1.0 if len(x) == 2 else x, "✓ two numbers"),
+        (lambda x: x + 1.0 if len(x) == 2 else x, "✓ two numbers: exactly equal"),
+        (lambda x: x + 1.0 if len(x) == 2 else x, "✗ one: 1 of 1 numbers differ"),
+        (lambda x: x + 1.0 if len(x) == 2 else x, "toy: 1 of 2 cases right"),
     ],
 )
 def test_whatever_an_attempt_does_is_reported_in_words(attempt, words):
@@ -111,7 +118,10 @@ def test_whatever_an_attempt_does_is_reported_in_words(attempt, words):
     assert words in str(report)
 
 
-def test_a_tiny_rounding_error_is_no_mistake():
+def test_a_tiny_rounding_error_is_told_and_is_no_mistake():
+    report = examine("toy", TOY, lambda x: x + 1.0 + 3e-8)
+    assert report.passed
+    assert report.lines[0] == "✓ two numbers: equal but for rounding, largest difference 3e-08"
     assert examine("toy", TOY, lambda x: (x.astype(np.float32) + np.float32(1)).astype(float)).passed
 
 

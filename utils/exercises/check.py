@@ -57,11 +57,15 @@ def examine(name: str, exercise: Exercise, attempt: Callable) -> Report:
             return Report(False, (*lines, f"✗ {case}: your code stops with {words}"))
         if any(_differs(g, a) for g, a in zip(given, arguments, strict=True)):
             return Report(False, (*lines, f"✗ {case}: your code changes its input; work on a copy"))
-        problem = _compare(results[case], exercise.right(*arguments))
-        lines.append(f"✗ {case}: {problem}" if problem else f"✓ {case}")
-    if all(line.startswith("✓") for line in lines):
+        wanted = exercise.right(*arguments)
+        problem = _compare(results[case], wanted)
+        lines.append(f"✗ {case}: {problem}" if problem else f"✓ {case}: {_closeness(results[case], wanted)}")
+    right = sum(line.startswith("✓") for line in lines)
+    if right == len(lines):
         return Report(True, (*lines, f"{name}: all right"))
-    return Report(False, (*lines, *_diagnoses(exercise, results)))
+    return Report(
+        False, (*lines, f"{name}: {right} of {len(lines)} cases right", *_diagnoses(exercise, results))
+    )
 
 
 def _diagnoses(exercise: Exercise, results: dict[str, Any]) -> list[str]:
@@ -85,8 +89,7 @@ def _compare(found: Any, wanted: Any) -> str:
         return next((problem for f, w in zip(found, wanted, strict=True) if (problem := _compare(f, w))), "")
     kind = type(found).__name__
     try:
-        found = np.asarray(found.detach() if hasattr(found, "detach") else found)
-        found = found.astype(float, casting="same_kind" if found.dtype.kind in "cSU" else "unsafe")
+        found = _numbers(found)
     except Exception:
         return f"your code returns {kind}, which is no array of numbers"
     wanted = np.asarray(wanted, dtype=float)
@@ -99,10 +102,31 @@ def _compare(found: Any, wanted: Any) -> str:
     gap = np.nan_to_num(np.abs(found - wanted), nan=np.inf)
     worst = np.unravel_index(gap.argmax(), wanted.shape)
     where = f" at {[int(i) for i in worst]}" if wanted.ndim else ""
-    return f"found {found[worst]:.4g}{where}, but it should be {wanted[worst]:.4g}"
+    return (
+        f"{np.count_nonzero(gap > _rounding(wanted))} of {found.size} numbers differ, most of all{where}: "
+        f"found {found[worst]:.4g}, but it should be {wanted[worst]:.4g}"
+    )
+
+
+def _closeness(found: Any, wanted: Any) -> str:
+    """How near a right result is: rounding differs from one right way to another."""
+    if isinstance(wanted, tuple):
+        return ", ".join(_closeness(f, w) for f, w in zip(found, wanted, strict=True))
+    gap = float(np.nan_to_num(np.abs(_numbers(found) - np.asarray(wanted, dtype=float))).max(initial=0.0))
+    return f"equal but for rounding, largest difference {gap:.0e}" if gap else "exactly equal"
+
+
+def _numbers(found: Any) -> np.ndarray:
+    """Whatever holds real numbers (array, tensor, list, number) as an array of float64."""
+    found = np.asarray(found.detach() if hasattr(found, "detach") else found)
+    return found.astype(float, casting="same_kind" if found.dtype.kind in "cSU" else "unsafe")
 
 
 def _differs(found: Any, wanted: Any) -> bool:
     found, wanted = np.asarray(found, dtype=float), np.asarray(wanted, dtype=float)
-    scale = max(1.0, float(np.nan_to_num(np.abs(wanted)).max(initial=0.0)))
-    return not np.allclose(found, wanted, rtol=0, atol=NEAR * scale, equal_nan=True)
+    return not np.allclose(found, wanted, rtol=0, atol=_rounding(wanted), equal_nan=True)
+
+
+def _rounding(wanted: np.ndarray) -> float:
+    """The largest difference that counts as equal."""
+    return NEAR * max(1.0, float(np.nan_to_num(np.abs(wanted)).max(initial=0.0)))
