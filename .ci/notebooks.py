@@ -8,6 +8,7 @@ home [URL]           stamp the repository's https address into pyproject.toml, t
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import subprocess
 import sys
@@ -83,6 +84,7 @@ def stamp_cells(notebook: nbformat.NotebookNode, path: Path, url: str) -> None:
 
 def run(path: Path) -> None:
     """Execute one notebook where a reader would, and store it in the one form that is committed."""
+    os.environ["TQDM_DISABLE"] = "1"  # a progress bar would store its seconds
     notebook = nbformat.read(path, as_version=4)
     stamp_cells(notebook, path, home())
     client = NotebookClient(

@@ -10,6 +10,7 @@ import functools
 import inspect
 import itertools
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -103,7 +104,8 @@ def mask(tensor: Tensor) -> None:
             f"attn_mask has dtype {_name(tensor.dtype)}: use a boolean mask (True = may attend; "
             "mask.bool() if 1 means that) or a float one that is added to the scores"
         )
-    _no_nan("attn_mask", tensor)
+    if tensor.dtype != torch.bool:
+        _no_nan("attn_mask", tensor)
 
 
 def masks_fit(masks: list[Tensor]) -> None:
@@ -148,6 +150,96 @@ def shares(tensor: Tensor, dim: int, base: float) -> None:
         raise ValueError(
             f"weights must sum to 1 along dim={dim}, but a row sums to {worst:.3g}: are these scores?"
         )
+
+
+def heads(d_model: int, num_heads: int) -> None:
+    """Heads of equal width need a number of heads that divides d_model."""
+    for name, number in (("d_model", d_model), ("num_heads", num_heads)):
+        if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+            raise ValueError(f"{name} must be a whole number of at least 1, not {number!r}")
+    if d_model % num_heads:
+        fits = ", ".join(str(h) for h in range(1, d_model + 1) if d_model % h == 0)
+        raise ValueError(f"num_heads={num_heads} does not divide d_model={d_model}; these do: {fits}")
+
+
+def rate(name: str, value: float) -> None:
+    """A share from 0 up to, but without, 1."""
+    if not 0.0 <= value < 1.0:
+        raise ValueError(f"{name} must be at least 0 and below 1, not {value!r}")
+
+
+def layer_inputs(d_model: int, query: Tensor, key: Tensor, value: Tensor) -> None:
+    """What goes into multi-head attention: (..., n, d_model), with the same batch axes."""
+    inputs = {"query": query, "key": key, "value": value}
+    for name, tensor in inputs.items():
+        _floats(name, tensor)
+        if tensor.ndim < 2 or tensor.shape[-1] != d_model:
+            raise ValueError(
+                f"{name} must be (..., tokens, d_model={d_model}), but has shape {_shape(tensor)}"
+            )
+        _same("batch axes", "query", _shape(query)[:-2], name, _shape(tensor)[:-2])
+    _same("n_k", "key", key.shape[-2], "value", value.shape[-2])
+    if key.shape[-2] == 0:
+        raise ValueError(f"key has n_k=0 tokens (shape {_shape(key)}): there is nothing to attend to")
+
+
+def layer_mask(attn_mask: Tensor | None, is_causal: bool, query: Tensor, key: Tensor, num_heads: int) -> None:
+    """A mask for all, (n_q, n_k), or one that says which axis is the sequences' and which the heads'."""
+    if not isinstance(is_causal, bool):
+        raise TypeError(f"is_causal must be True or False, not {is_causal!r}")
+    if attn_mask is None:
+        return
+    mask(attn_mask)
+    _same("device", "query", query.device, "attn_mask", attn_mask.device)
+    scores = (*query.shape[:-2], num_heads, query.shape[-2], key.shape[-2])
+    if attn_mask.ndim not in (2, len(scores)):
+        raise ValueError(
+            f"attn_mask has {attn_mask.ndim} axes (shape {_shape(attn_mask)}), but must have 2, (n_q, n_k), "
+            f"or {len(scores)}, to fit {scores}; for (B, n_q, n_k) write mask[:, None], "
+            "for (h, n_q, n_k) mask[None]"
+        )
+    _fits(attn_mask, scores)
+
+
+def table(n: int, d_model: int, base: float = 2.0) -> None:
+    """A table of n positions with d_model features."""
+    if operator.index(n) < 0:
+        raise ValueError(f"n={n}: there is no table with fewer than 0 positions")
+    if operator.index(d_model) < 1:
+        raise ValueError(f"d_model={d_model}: a position needs at least 1 feature")
+    if not 1.0 < base < math.inf:
+        raise ValueError(f"base must be above 1 (10000 in the paper), not {base}")
+
+
+def sequences(x: Tensor, d_model: int, longest: int | None = None) -> None:
+    """A batch of sequences, (B, n, d_model): with another rank, which axis is the position is a guess."""
+    _floats("x", x)
+    if x.ndim != 3 or x.shape[-1] != d_model:
+        raise ValueError(
+            f"x must be (B, n, d_model={d_model}), but has shape {_shape(x)}"
+            + ("; for one sequence write x[None]" if x.ndim == 2 else "")
+        )
+    if longest is not None and x.shape[1] > longest:
+        raise ValueError(f"x has n={x.shape[1]} tokens, but only {longest} positions were learned")
+
+
+def one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    """A word from a short list."""
+    if value not in choices:
+        raise ValueError(f"{name} must be {' or '.join(map(repr, choices))}, not {value!r}")
+
+
+def plain_multihead(module: torch.nn.MultiheadAttention) -> None:
+    """A layer of PyTorch's whose every weight has a place in ours."""
+    if not isinstance(module, torch.nn.MultiheadAttention):
+        raise TypeError(f"expected an nn.MultiheadAttention, not {type(module).__name__}")
+    extras = {
+        "kdim or vdim": module.in_proj_weight is None,
+        "add_bias_kv": module.bias_k is not None,
+        "add_zero_attn": module.add_zero_attn,
+    }
+    if found := [name for name, there in extras.items() if there]:
+        raise ValueError(f"MultiHeadAttention has nothing that matches {' and '.join(found)} of this layer")
 
 
 def _to_tensor(name: str, value: Any) -> Any:
