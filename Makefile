@@ -1,6 +1,7 @@
 # make lab    open the course in JupyterLab        (make lab ARGS="--no-browser --port 8899")
 # make test   run every test
 # make notebooks   run the notebooks and store their outputs
+# make bench   measure how fast and how frugal the helpers are (minutes; ARGS="--device cuda" on a GPU)
 # make home URL=https://github.com/you/course   tell the notebooks where the course lives
 
 PYTHON ?= python3
@@ -10,7 +11,7 @@ BIN = .venv/bin
 # What was installed went with the environment:
 $(shell test -x $(BIN)/python || rm -f .venv/installed .venv/installed-for-tests)
 
-.PHONY: lab test notebooks home lint
+.PHONY: lab test notebooks bench home lint
 .DELETE_ON_ERROR:
 
 lab: .venv/installed
@@ -25,6 +26,9 @@ lint: .venv/installed-for-tests
 
 notebooks: .venv/installed
 	$(BIN)/python .ci/notebooks.py run $(ARGS)
+
+bench: .venv/installed
+	$(BIN)/python -m benchmarks $(ARGS)
 
 home: .venv/installed
 	$(BIN)/python .ci/notebooks.py home $(URL)

@@ -17,7 +17,7 @@ CLAIMS = {
         (
             "2 By hand",
             "softmax never says never: a score of 0 gets a share",
-            "e / sum(exps)",
+            "power / sum(exps)",
             r"chased 1.00 / 6.44 = 0.16",
         ),
         ("2 By hand", "the output depends on the other words", "without = x *", r"\[0\.84, 0\.0\]"),
@@ -66,12 +66,12 @@ CLAIMS = {
             "loud @ loud.T",
             r"0\.50  1\.00  1\.00  0\.50  1\.00",
         ),
-        ("7 Live", "2 to the entropy counts equal shares", "2**H", r"2 bits = 4 equal shares"),
+        ("7 Live", "2 to the entropy counts equal shares", "2**H", r"2 bits, as spread out as 4"),
         (
             "8 Why not a chain or a window",
             "an RNN forgets, attention falls as 1/n",
             "influence(rnn, n)",
-            r"64 words:  RNN \de-2\d",
+            r"64 words:  RNN \de-2\d   attention 0\.05 = 3\.\d / 64",
         ),
         ("8 Why not a chain or a window", "layers of a window of three", "layers_needed(n)", r"64: 63"),
         (
@@ -80,7 +80,12 @@ CLAIMS = {
             "patches = image",
             r"likeness, not nearness",
         ),
-        ("9 What is missing", "order is invisible: outputs move along", "twin_outputs[place]", ""),
+        (
+            "9 What is missing",
+            "order is invisible: outputs move along",
+            "twin_outputs[place]",
+            r"cat in the chase: (\[.*\])\ncat in the twin: \1",
+        ),
         ("9 What is missing", "weights are permuted on both axes", "twin_weights[place][:, place]", ""),
         ("9 What is missing", "scores are symmetric", "cosine(x, x).T", ""),
         (

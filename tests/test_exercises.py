@@ -80,6 +80,9 @@ TOY = Exercise(
 )
 
 
+OUTSIDE = 3.0
+
+
 def in_place(x):
     x += 1.0
     return x
@@ -102,10 +105,17 @@ def stops(x):
         (lambda x: x + 1.0 + 5j, "which is no array of numbers"),
         (lambda x: (x + 1.0)[None], "has shape (1, 2), but it should be (2,)"),
         (lambda x: x * np.nan, "2 of 2 numbers are NaN"),
+        (lambda x: x + 1.0 + 2e-6, "found 1.000002, but it should be 1"),
         (lambda x: 1.0, "has shape (), but it should be (2,)"),
         (in_place, "changes its input"),
-        (stops, "your code stops with ValueError: no idea"),
         (lambda: 1, "your code stops with TypeError"),
+        (lambda: 1, "→ Keep the line with def as it was"),
+        (lambda x: x @ np.ones((3, 1)), "→ A product (a, b) @ (c, d) needs b = c."),
+        (lambda x: x.sum(axis=1), "→ There may be a single row"),
+        (lambda x: x + np.ones(3), "→ The shapes do not fit."),
+        (lambda x: y, "→ Is the name spelled as in the line with def?"),  # noqa: F821
+        (lambda x: x * OUTSIDE, "→ Your code uses `OUTSIDE`, which is none of its arguments"),
+        (stops, 'your code stops at `raise ValueError("no idea")` with ValueError: no idea'),
         (42, "hand over the function itself, not int"),
         (lambda x: x + 1.0 if len(x) == 2 else x, "✓ two numbers: exactly equal"),
         (lambda x: x + 1.0 if len(x) == 2 else x, "✗ one: 1 of 1 numbers differ"),
@@ -116,6 +126,18 @@ def test_whatever_an_attempt_does_is_reported_in_words(attempt, words):
     report = examine("toy", TOY, attempt)
     assert not report.passed
     assert words in str(report)
+
+
+def test_a_scalar_is_asked_for_in_words():
+    exercise = Exercise(right=lambda x: float(x.sum()), cases={"a": (np.ones(3),)})
+    assert "has shape (3,), but it should be one number (is a sum missing?)" in str(
+        examine("sum", exercise, lambda x: x)
+    )
+
+
+def test_a_check_is_silent_about_overflow(recwarn):
+    examine("01-softmax", EXERCISES["01-softmax"], lambda s: np.exp(s) / np.exp(s).sum())
+    assert not recwarn.list
 
 
 def test_a_tiny_rounding_error_is_told_and_is_no_mistake():

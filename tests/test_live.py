@@ -96,6 +96,9 @@ def test_without_a_start_the_last_option_is_chosen_whatever_it_is():
     fig.seq_len.value = 3
     fig.text.value = TEXTS[0]
     assert fig.seq_len.value == 3
+    fig.seq_len.value = 5  # all words of this text ...
+    fig.text.value = TEXTS[2]
+    assert fig.seq_len.value == 20  # ... means all words of the next
 
 
 @pytest.mark.parametrize("name", ["text", "seq_len", "temperature", "query", "key"])

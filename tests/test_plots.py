@@ -48,7 +48,7 @@ def test_small_matrices_are_written_out_and_large_ones_are_not():
     small, large = Heatmap(signed=True), Heatmap()
     picture(small, values=[[0.25, -1.0]], rows=["a"], columns=["b", "c"])
     picture(large, values=np.eye(7), rows=list("abcdefg"))
-    assert [(x, y, value) for x, y, value, _ in small.numbers.items] == [(0, 0, 0.25), (1, 0, -1.0)]
+    assert [(x, y, text) for x, y, text, _ in small.numbers.items] == [(0, 0, "0.25"), (1, 0, "-1.00")]
     assert large.numbers.items == []
 
 
@@ -110,7 +110,7 @@ def test_bars_are_as_long_as_their_values():
     fig = picture(panel, values=[0.2, 0.8], labels=["a", "b", "c"], mark=1)
     lengths = [path.vertices[:, 0].max() for path in panel.bars.get_paths()]
     assert lengths == pytest.approx([0.2, 0.8])
-    assert [value for *_, value, _ in panel.numbers.items] == [0.2, 0.8]
+    assert [text for *_, text, _ in panel.numbers.items] == ["0.20", "0.80"]
     assert [tick.get_text() for tick in panel.ax.get_yticklabels()] == ["a", "b", "c"]
     assert at(fig, panel, 0.79, 1).tolist() == rgb(KEY)
     assert at(fig, panel, 0.19, 0).tolist() == rgb(PALE)
@@ -123,11 +123,14 @@ def test_many_tokens_name_every_second_tick():
     assert [tick.get_text() for tick in panel.ax.get_yticklabels()][:3] == ["t0", "t2", "t4"]
 
 
-def test_many_bars_keep_two_numbers():
+def test_of_many_bars_the_marked_and_the_longest_keep_their_numbers():
     panel = Bars()
     values = np.linspace(0, 0.5, 20)
     picture(panel, values=values, labels=[f"{i}" for i in range(20)], mark=3)
-    assert sorted(y for _, y, *_ in panel.numbers.items) == [3, 19]
+    assert sorted(y for _, y, *_ in panel.numbers.items) == [3, 15, 17, 19]  # neighbours would overlap
+    panel = Bars()
+    picture(panel, values=np.eye(40)[7], labels=[f"word {i}" for i in range(40)], mark=7)
+    assert panel.numbers.items[0][1:3] == (7, "1.00 word 7")  # the axis names every second one
 
 
 def test_strange_tokens_are_drawn_without_a_warning():
@@ -190,9 +193,9 @@ def test_what_does_not_fit_is_said_in_words(panel, shown, words):
 def test_numbers_show_what_is_there_even_where_a_bar_cannot():
     panel = Bars()
     fig = picture(panel, values=[np.nan, 1.7, -0.004, 0.5], labels=[1, 2, 3, 4])
-    shown = {y: (x, value) for x, y, value, _ in panel.numbers.items}
-    assert shown[1] == (pytest.approx(1.02), 1.7)
-    assert np.isnan(shown[0][1])
+    shown = {y: (x, text) for x, y, text, _ in panel.numbers.items}
+    assert shown[1] == (pytest.approx(1.02), "1.70")
+    assert [shown[0][1], shown[2][1]] == ["nan", "0.00"]
     assert pixels(fig).shape == (380, 380, 4)
 
 

@@ -61,11 +61,13 @@ def test_the_summary_counts_and_links_to_what_was_wrong(monkeypatch):
     monkeypatch.setattr(module, "display", lambda data, raw: said.append(data["text/markdown"]))
     sum_up("01")
     names = [name for name in questions() if name.startswith("01")]
-    assert said[-1] == f"You predicted 0 of {len(names)} right; {len(names)} are not answered yet."
+    assert said[-1] == (
+        f"Your first answers were right in 0 of {len(names)} predictions; {len(names)} are not answered yet."
+    )
     for name in names:
         predict(name).buttons.index = questions()[name]["answer"]
     sum_up("01")
-    assert said[-1] == f"You predicted {len(names)} of {len(names)} right."
+    assert said[-1] == f"Your first answers were right in {len(names)} of {len(names)} predictions."
     module._first_choices["01-twins"] = 0
     sum_up("01")
     assert said[-1].endswith("Worth a second look: [9 What is missing](#9-What-is-missing).")

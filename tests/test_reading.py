@@ -11,7 +11,7 @@ from utils.reading import describe_row, trace_weight
 def test_describe_row():
     sentence = describe_row(np.array([0.25, 0.5, 0.25]), ["the", "cat", "ran"], query=0)
     assert sentence == (
-        "“the” (word 1) attends most to “cat”, with weight 0.50. "
+        "“the” (word 1) attends most to “cat” (word 2), with weight 0.50. "
         "Its row is as spread out as 2.8 equal shares (entropy 1.50 bits; 3 equal shares have 1.58)."
     )
 
@@ -20,8 +20,25 @@ def test_describe_row_of_one_word_and_of_itself():
     assert "attends most to itself, with weight 1.00" in describe_row([1.0], ["I"], 0)
     assert "entropy 0.00 bits; 1 equal shares have 0.00" in describe_row([1.0], ["I"], 0)
     assert "attends most to itself" in describe_row([0.1, 0.9], ["a", "a"], 1)
-    assert "attends most to “a”" in describe_row([0.9, 0.1], ["a", "a"], 1)  # a twin, not itself
-    assert "attends most to “b”" in describe_row([0.0, 0.5, 0.5], ["a", "b", "c"], 0)  # the first of equals
+    assert "attends most to “a” (word 1)" in describe_row([0.9, 0.1], ["a", "a"], 1)  # a twin, not itself
+
+
+@pytest.mark.parametrize(
+    ("weights", "whom"),
+    [
+        ([0.0, 0.5, 0.5, 0.0], "“b” (word 2) and “c” (word 3), with weight 0.50 each."),
+        ([0.4, 0.2, 0.4, 0.0], "itself and “c” (word 3), with weight 0.40 each."),
+        ([0.3, 0.3, 0.1, 0.3], "itself, “b” (word 2) and “d” (word 4), with weight 0.30 each."),
+        ([0.25, 0.25, 0.25, 0.25], "all 4 words, with weight 0.25 each."),
+        ([0.24, 0.24, 0.24, 0.24, 0.04], "4 words, with weight 0.24 each."),
+    ],
+)
+def test_equals_are_named_together(weights, whom):
+    names = ["a", "b", "c", "d", "e"]
+    assert f"“a” (word 1) attends most, and equally, to {whom}" in describe_row(weights, names, 0)
+
+
+def test_a_row_may_be_shorter_than_the_sentence():
     assert "2 equal shares have 1.00" in describe_row([0.5, 0.5], ["a", "b", "c", "d"], 0)  # seq_len 2 of 4
 
 
@@ -42,6 +59,12 @@ def test_long_sums_are_not_written_out():
     assert "sum of 384 terms = 384" in trace[0]
     assert "(sum of 20 terms)" in trace[3]
     assert trace[3].endswith("= 0.050")
+    assert trace_weight(np.ones(2), np.array([[1, 1], [9, 9]]), 0, 1.0)[3].endswith("= 1.1e-07")
+
+
+def test_what_is_printed_can_be_computed_again():
+    trace = trace_weight(np.array([0.47407]), np.array([[0.47407], [0.1]]), 0, 0.5)
+    assert trace[1] == "divided       0.224742 / 0.5 = 0.4495"
 
 
 def test_a_row_that_may_attend_to_nothing_is_said_to():

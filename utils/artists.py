@@ -41,15 +41,15 @@ class Cells(Artist):
 
 
 class Numbers(Artist):
-    """Many numbers with two decimals, stamped from a cache: its own texts cost matplotlib too much."""
+    """Many short pieces of text, stamped from a cache: its own texts cost matplotlib too much."""
 
     def __init__(self, align: str = "center", size: float = 9) -> None:
         super().__init__()
         self.align, self.size, self.items = align, size, []
         self.set_in_layout(False)
 
-    def show(self, items: Iterable[tuple[float, float, float, str]]) -> None:
-        """Take (x, y, value, colour), x and y in the axes' own coordinates."""
+    def show(self, items: Iterable[tuple[float, float, str, str]]) -> None:
+        """Take (x, y, text, colour), x and y in the axes' own coordinates."""
         self.items = list(items)
 
     def draw(self, renderer: RendererBase) -> None:
@@ -59,8 +59,8 @@ class Numbers(Artist):
         gc = renderer.new_gc()
         height = round(self.size * renderer.points_to_pixels(1))
         places = self.axes.transData.transform([(x, y) for x, y, _, _ in self.items])
-        for (left, middle), (_, _, value, colour) in zip(places, self.items, strict=True):
-            stamp = _stamp(f"{value:z.2f}", colour, height)
+        for (left, middle), (_, _, text, colour) in zip(places, self.items, strict=True):
+            stamp = _stamp(text, colour, height)
             left -= stamp.shape[1] / 2 if self.align == "center" else 0
             renderer.draw_image(gc, round(left), round(middle - stamp.shape[0] / 2), stamp)
         gc.restore()

@@ -48,7 +48,7 @@ class Choice:
 
     options  values or (label, value) pairs, or a function of other controls' values that
              returns them: `lambda seq_len: range(seq_len)` follows the control seq_len
-    start    the value chosen at the start; left out, the last option, whatever it is
+    start    the value chosen at the start; left out, the last option, also when others are offered later
     kind     the widget: "slider" (at least two options), "menu" or "buttons"
 
     Only listed options can be chosen, so a control never holds an invalid value.

@@ -101,6 +101,12 @@ class LiveFigure:
             )
         return made
 
+    def _wish(self, control: widgets.Widget) -> None:
+        """Remember what was asked for; "the last option" where that is also where the control starts."""
+        name = control.description
+        at_the_end = self._choices[name].start is None and control.index == len(control.options) - 1
+        self._wishes[name] = None if at_the_end else control.value
+
     def _granted(self, name: str, options: Sequence[tuple[str, Any]]) -> Any:
         """What was last asked for, if that is on offer now; else the last option."""
         values = [value for _, value in options]
@@ -128,7 +134,7 @@ class LiveFigure:
         with self._lock:
             if self._adjusting:
                 return
-            self._wishes[change["owner"].description] = change["new"]
+            self._wish(change["owner"])
             loop = _running_loop()
             if loop is None or time.perf_counter() - self._last_draw > BUSY:
                 self.redraw()

@@ -53,7 +53,8 @@ STYLE = {
 CELLS_WITH_NUMBERS = 6  # a matrix of up to 6 x 6 has its values written into it
 LONGEST = 14  # characters of a token that an axis has room for
 LABELS_IN_FULL = 26  # with more tokens than that, an axis names every second one
-ROWS_WITH_NUMBERS = 16  # with more bars than that, only the longest and the marked one have a number
+ROWS_WITH_NUMBERS = 16  # with more bars than that, only the longest and the marked one have a number,
+BARS_NAMED = 6  # up to this many
 
 
 _one_at_a_time = threading.RLock()  # sliders may be served by another thread than cells
@@ -136,7 +137,7 @@ class Heatmap:
         padded[:n_q, :n_k] = values
         self.cells.show(self.colours.to_rgba(padded, bytes=True))
         self.numbers.show(
-            (j, i, value, "white" if abs(value) > 0.6 * self.limit else INK)
+            (j, i, f"{value:z.2f}", "white" if abs(value) > 0.6 * self.limit else INK)
             for (i, j), value in np.ndenumerate(
                 values if max(padded.shape) <= CELLS_WITH_NUMBERS else values[:0]
             )
@@ -182,15 +183,32 @@ class Bars:
             [[(0, i - 0.36), (0, i + 0.36), (v, i + 0.36), (v, i - 0.36)] for i, v in enumerate(lengths)]
         )
         self.bars.set_facecolor([KEY if i == mark else PALE for i in range(len(values))])
-        few = len(names) <= ROWS_WITH_NUMBERS
-        numbered = range(len(values)) if few else {int(lengths.argmax()), mark} - {None}
-        self.numbers.show((lengths[i] + 0.02 * self.limit, i, values[i], INK) for i in numbered)
+        self.numbers.show(
+            (lengths[i] + 0.02 * self.limit, i, self._text(values[i], names[i], len(names)), INK)
+            for i in _numbered(lengths, len(names), mark)
+        )
         changed = names != self.labels
         if changed:
             _name_ticks(self.ax.yaxis, names)
             self.ax.set_ylim(len(names) - 0.5, -0.5)
             self.labels = names
         return changed
+
+    @staticmethod
+    def _text(value: float, name: str, count: int) -> str:
+        """The number; where the axis has no room for every name, the name too."""
+        return f"{value:z.2f}" if count <= LABELS_IN_FULL else f"{value:z.2f} {_short(name)}"
+
+
+def _numbered(lengths: np.ndarray, count: int, mark: int | None) -> list[int]:
+    """Which bars get a number: all, if there is room; else the marked one and the longest, none too close."""
+    if count <= ROWS_WITH_NUMBERS:
+        return list(range(len(lengths)))
+    chosen = [] if mark is None else [mark]
+    for i in np.argsort(-lengths, kind="stable")[:BARS_NAMED]:
+        if all(abs(int(i) - other) > 1 for other in chosen):
+            chosen.append(int(i))
+    return chosen
 
 
 def figure(panels: Sequence[Panel], width: float = 8.0, height: float = 3.8, dpi: int = 100) -> Figure:
@@ -262,11 +280,15 @@ def _checked(values: Any, labels: tuple[tuple[str, ...], ...], mark: tuple[int, 
     return values
 
 
+def _short(label: str) -> str:
+    return label if len(label) <= LONGEST else f"{label[: LONGEST - 1]}…"
+
+
 def _name_ticks(axis: Axis, labels: Sequence[str]) -> None:
     """A tick for each label; where they would overlap, for every second or third one."""
     step = -(-len(labels) // LABELS_IN_FULL)
     size = 10 if len(labels) <= 12 else 8 if len(labels) <= ROWS_WITH_NUMBERS else 7
-    short = [label if len(label) <= LONGEST else f"{label[: LONGEST - 1]}…" for label in labels]
+    short = [_short(label) for label in labels]
     axis.set_ticks(range(0, len(labels), step), short[::step], fontsize=size)
     slanted = axis.axis_name == "x" and max(map(len, short)) > 2
     for label in axis.get_ticklabels():

@@ -81,7 +81,7 @@ def sum_up(notebook: str) -> None:
     asked = {name: question for name, question in questions().items() if name.startswith(notebook)}
     answered = [name for name in asked if name in _first_choices]
     wrong = [name for name in answered if _first_choices[name] != asked[name]["answer"]]
-    text = f"You predicted {len(answered) - len(wrong)} of {len(asked)} right"
+    text = f"Your first answers were right in {len(answered) - len(wrong)} of {len(asked)} predictions"
     text += "." if len(answered) == len(asked) else f"; {len(asked) - len(answered)} are not answered yet."
     if wrong:
         again = [asked[name]["section"] for name in wrong]

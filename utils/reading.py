@@ -21,16 +21,29 @@ def describe_row(weights: np.ndarray, tokens: Sequence[str], query: int) -> str:
     query    which of the tokens asks
     """
     weights = np.asarray(weights, dtype=float)
-    top = int(weights.argmax())
-    whom = "itself" if top == query else f"“{tokens[top]}”"
     if not weights.any():
-        return f"“{tokens[query]}” (word {query + 1}) attends to nothing: every key is forbidden."
+        return f"{_word(tokens, query)} attends to nothing: every key is forbidden."
     bits = float(entropy(weights, base=2))
     return (
-        f"“{tokens[query]}” (word {query + 1}) attends most to {whom}, with weight {weights[top]:.2f}. "
+        f"{_word(tokens, query)} attends {_whom(weights, tokens, query)}. "
         f"Its row is as spread out as {2**bits:.1f} equal shares (entropy {bits:.2f} bits; "
         f"{len(weights)} equal shares have {math.log2(len(weights)):.2f})."
     )
+
+
+def _whom(weights: np.ndarray, tokens: Sequence[str], query: int) -> str:
+    top = [int(i) for i in np.flatnonzero(np.isclose(weights, weights.max(), rtol=1e-4))]
+    names = ["itself" if i == query else _word(tokens, i) for i in top]
+    if len(top) == 1:
+        return f"most to {names[0]}, with weight {weights.max():.2f}"
+    whom = f"{', '.join(names[:-1])} and {names[-1]}"
+    if len(top) > 3:
+        whom = f"{len(top)} words" if len(top) < len(weights) else f"all {len(top)} words"
+    return f"most, and equally, to {whom}, with weight {weights.max():.2f} each"
+
+
+def _word(tokens: Sequence[str], place: int) -> str:
+    return f"“{tokens[place]}” (word {place + 1})"
 
 
 def trace_weight(
@@ -53,12 +66,17 @@ def trace_weight(
     products = _sum([f"{q:g}×{k:g}" for q, k in _few(query, keys[key])], len(query))
     total = _sum([f"{e:.4g}" for (e,) in _few(exps)], len(exps))
     return [
-        f"dot product   {names[0]} · {names[1]} = {products} = {dots[key]:.4g}",
-        f"divided       {dots[key]:.4g} / {divisor:.4g} = {scores[key]:.4g}",
+        f"dot product   {names[0]} · {names[1]} = {products} = {dots[key]:.6g}",
+        f"divided       {dots[key]:.6g} / {divisor:.4g} = {scores[key]:.4g}",
         f"exp           exp({power}) = {exps[key]:.4g}",
         f"share         {exps[key]:.4g} / ({total}) "
-        f"= {exps[key]:.4g} / {exps.sum():.4g} = {exps[key] / exps.sum():.3f}",
+        f"= {exps[key]:.4g} / {exps.sum():.4g} = {_share(exps[key] / exps.sum())}",
     ]
+
+
+def _share(share: float) -> str:
+    """Three decimals, but never 0.000: softmax gives every finite score something."""
+    return f"{share:.3f}" if share >= 0.001 else f"{share:.2g}"
 
 
 def _few(*columns: np.ndarray) -> list[tuple[float, ...]]:

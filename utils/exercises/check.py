@@ -2,11 +2,15 @@
 
 An exercise is a right answer, inputs to try it on, and the mistakes that people make with it,
 each written as a function that makes it. A wrong answer is compared with all of them: if one
-behaves the same on every input, that is the mistake.
+behaves the same on every input, that is the mistake. Code that stops is shown the line where
+it stopped, and what usually helps.
 """
 
 from __future__ import annotations
 
+import inspect
+import linecache
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +18,14 @@ from typing import Any
 import numpy as np
 
 NEAR = 1e-6  # largest difference that counts as equal, relative to the largest number
+
+HELP = {  # part of an error's text -> what usually helps
+    "could not be broadcast": "The shapes do not fit. Does a sum or a maximum lack keepdims=True?",
+    "axis 1 is out of bounds": "There may be a single row: count the axis from the end, axis=-1.",
+    "matmul: Input operand 1": "A product (a, b) @ (c, d) needs b = c. Transpose one of them, as in x @ x.T.",
+    "is not defined": "Is the name spelled as in the line with def?",
+    "positional argument": "Keep the line with def as it was: the check calls the function that way.",
+}
 
 
 @dataclass(frozen=True)
@@ -49,12 +61,12 @@ def examine(name: str, exercise: Exercise, attempt: Callable) -> Report:
     for case, arguments in exercise.cases.items():
         given = tuple(np.copy(a) if isinstance(a, np.ndarray) else a for a in arguments)
         try:
-            results[case] = attempt(*given)
+            with np.errstate(all="ignore"):  # overflow is what some cases are about
+                results[case] = attempt(*given)
         except NotImplementedError:
             return Report(False, (f"{name}: not attempted yet",))
         except Exception as error:
-            words = f"{type(error).__name__}: {error}"
-            return Report(False, (*lines, f"✗ {case}: your code stops with {words}"))
+            return Report(False, (*lines, f"✗ {case}: {_stop(error, attempt)}", *_help(error)))
         if any(_differs(g, a) for g, a in zip(given, arguments, strict=True)):
             return Report(False, (*lines, f"✗ {case}: your code changes its input; work on a copy"))
         wanted = exercise.right(*arguments)
@@ -63,9 +75,32 @@ def examine(name: str, exercise: Exercise, attempt: Callable) -> Report:
     right = sum(line.startswith("✓") for line in lines)
     if right == len(lines):
         return Report(True, (*lines, f"{name}: all right"))
-    return Report(
-        False, (*lines, f"{name}: {right} of {len(lines)} cases right", *_diagnoses(exercise, results))
-    )
+    lines.append(f"{name}: {right} of {len(lines)} cases right")
+    return Report(False, (*lines, *_diagnoses(exercise, results), *_from_outside(attempt)))
+
+
+def _stop(error: Exception, attempt: Callable) -> str:
+    """Where an attempt stopped, in its own words."""
+    words = f"{type(error).__name__}: {error}"
+    own = getattr(getattr(attempt, "__code__", None), "co_filename", "")
+    mine = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == own]
+    line = linecache.getline(own, mine[-1].lineno).strip() if mine else ""
+    return f"your code stops at `{line}` with {words}" if line else f"your code stops with {words}"
+
+
+def _help(error: Exception) -> list[str]:
+    return [f"→ {advice}" for part, advice in HELP.items() if part in str(error)]
+
+
+def _from_outside(attempt: Callable) -> list[str]:
+    """Numbers that an attempt takes from outside: a misspelled name may be one that a cell made."""
+    if not inspect.isfunction(attempt):
+        return []
+    return [
+        f"→ Your code uses `{name}`, which is none of its arguments: a cell further up made it."
+        for name, value in inspect.getclosurevars(attempt).globals.items()
+        if isinstance(value, np.ndarray | np.generic | int | float | list)
+    ]
 
 
 def _diagnoses(exercise: Exercise, results: dict[str, Any]) -> list[str]:
@@ -94,7 +129,8 @@ def _compare(found: Any, wanted: Any) -> str:
         return f"your code returns {kind}, which is no array of numbers"
     wanted = np.asarray(wanted, dtype=float)
     if found.shape != wanted.shape:
-        return f"your result has shape {found.shape}, but it should be {wanted.shape}"
+        should = f"be {wanted.shape}" if wanted.ndim else "be one number (is a sum missing?)"
+        return f"your result has shape {found.shape}, but it should {should}"
     if not _differs(found, wanted):
         return ""
     if np.isnan(found).any() and not np.isnan(wanted).any():
@@ -102,9 +138,10 @@ def _compare(found: Any, wanted: Any) -> str:
     gap = np.nan_to_num(np.abs(found - wanted), nan=np.inf)
     worst = np.unravel_index(gap.argmax(), wanted.shape)
     where = f" at {[int(i) for i in worst]}" if wanted.ndim else ""
+    digits = next(d for d in (4, 8, 17) if f"{found[worst]:.{d}g}" != f"{wanted[worst]:.{d}g}")
     return (
         f"{np.count_nonzero(gap > _rounding(wanted))} of {found.size} numbers differ, most of all{where}: "
-        f"found {found[worst]:.4g}, but it should be {wanted[worst]:.4g}"
+        f"found {found[worst]:.{digits}g}, but it should be {wanted[worst]:.{digits}g}"
     )
 
 

@@ -58,6 +58,15 @@ EXERCISES = {
             ),
             "You subtract the largest score of the whole matrix: a row far below it becomes 0/0. "
             "Subtract each row's own largest.": lambda s: _naive(s - s.max()),
+            "Your shares do not add up to 1: divide the powers of e by their sum.": lambda s: np.exp(
+                s - s.max(axis=-1, keepdims=True)
+            ),
+            "The largest score is subtracted, but the power of e is missing.": lambda s: (
+                (m := s - s.max(axis=-1, keepdims=True)) / m.sum(axis=-1, keepdims=True)
+            ),
+            "You subtract the smallest score; it is the largest one whose power overflows.": lambda s: _naive(
+                s - s.min(axis=-1, keepdims=True)
+            ),
             "You take powers of 2, not of e.": lambda s: _naive((s - s.max(-1, keepdims=True)) * np.log(2)),
         },
     ),
@@ -108,6 +117,15 @@ EXERCISES = {
             ),
             "Base 2 and base e are mixed: with np.log take e to the power, with np.log2 take 2.": lambda w: (
                 2 ** np.log(_equal_shares(w))
+            ),
+            "Base e and base 2 are mixed: with np.log2 take 2 to the power, with np.log take e.": lambda w: (
+                np.exp(np.log2(_equal_shares(w)))
+            ),
+            "Each log2(1 / w) must be multiplied by its share w before they are added up.": lambda w: (
+                2 ** np.log2(1 / w[w > 0]).sum()
+            ),
+            "Only the first share counts: is the return inside the loop?": lambda w: (
+                2 ** ((first := w[w > 0][0]) * np.log2(1 / first))
             ),
             "The sign is wrong: log2 of a share is negative, so the sum needs a minus (or log2(1 / w)).": (
                 lambda w: 1 / _equal_shares(w)

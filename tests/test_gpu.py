@@ -1,0 +1,106 @@
+"""On a GPU, where there is one: the same numbers as on the processor, and nothing left behind there."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from utils.attention import (
+    causal_mask,
+    combine_masks,
+    entropy,
+    padding_mask,
+    scaled_dot_product_attention,
+    softmax,
+)
+from utils.layer import SelfAttentionLayer
+from utils.multihead import MultiHeadAttention
+from utils.positional import LearnedPositions, SinusoidalPositions, sinusoidal_positions
+from utils.tiny import BOTH_NEIGHBOURS, TinyModel, accuracy, train
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+
+NEAR = {torch.float64: 1e-12, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
+every_dtype = pytest.mark.parametrize("dtype", NEAR)
+
+
+def randn(*shape, dtype=torch.float32, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def same(found, wanted, dtype=torch.float32):
+    assert found.device.type == "cuda"
+    assert found.dtype == dtype
+    assert_close(found.cpu().double(), wanted.double(), atol=NEAR[dtype], rtol=0)
+
+
+@every_dtype
+@pytest.mark.parametrize("mask", ["none", "causal", "padding", "empty row", "float"])
+def test_attention_gives_the_numbers_of_the_processor(dtype, mask):
+    q, k, v = (randn(2, 3, 7, 16, seed=i) for i in range(3))
+    allowed = torch.ones(7, 7, dtype=torch.bool)
+    allowed[2] = False
+    given = {
+        "none": {},
+        "causal": {"is_causal": True},
+        "padding": {"attn_mask": padding_mask(torch.tensor([[7], [4]]), 7)},
+        "empty row": {"attn_mask": allowed},
+        "float": {"attn_mask": randn(7, 7, seed=5)},
+    }[mask]
+    wanted = scaled_dot_product_attention(q.double(), k.double(), v.double(), **given)
+    moved = {name: value.cuda() if torch.is_tensor(value) else value for name, value in given.items()}
+    found = scaled_dot_product_attention(*(t.to("cuda", dtype) for t in (q, k, v)), **moved)
+    for ours, theirs in zip(found, wanted, strict=True):
+        same(ours, theirs, dtype)
+    same(entropy(found[1]), entropy(wanted[1]), dtype)
+    same(softmax(q.to("cuda", dtype)), softmax(q.double()), dtype)
+
+
+@every_dtype
+@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize("case", ["plain", "causal", "padding", "both", "empty row"])
+def test_the_layer_gives_the_numbers_of_the_processor(dtype, need_weights, case):
+    torch.manual_seed(0)
+    layer, x = SelfAttentionLayer(32, 4, dtype=torch.float64), randn(2, 9, 32, dtype=torch.float64)
+    keep = padding_mask(torch.tensor([[9], [5]]), 9)
+    allowed = torch.ones(9, 9, dtype=torch.bool)
+    allowed[3] = False
+    given = {
+        "plain": {},
+        "causal": {"is_causal": True},
+        "padding": {"attn_mask": keep},
+        "both": {"attn_mask": keep, "is_causal": True},
+        "empty row": {"attn_mask": allowed},
+    }[case]
+    wanted, _ = layer(x, **given)
+    layer.to("cuda", dtype)
+    moved = {name: value.cuda() if torch.is_tensor(value) else value for name, value in given.items()}
+    x = x.to("cuda", dtype).requires_grad_()
+    found, _ = layer(x, **moved, need_weights=need_weights)
+    same(found, wanted, dtype)
+    found.float().square().sum().backward()
+    assert x.grad.isfinite().all()
+    assert all(p.grad.isfinite().all() for p in layer.parameters())
+
+
+def test_masks_are_made_where_they_are_asked_for():
+    assert causal_mask(3, device="cuda").device.type == "cuda"
+    lengths = torch.tensor([2, 3], device="cuda")
+    assert padding_mask(lengths, 3).device.type == "cuda"
+    assert combine_masks(padding_mask(lengths, 3), causal_mask(3, device="cuda")).device.type == "cuda"
+    with pytest.raises(TypeError, match="attn_mask has device=cpu but query has device=cuda:0"):
+        MultiHeadAttention(4, 2, device="cuda")(torch.ones(1, 3, 4, device="cuda"), attn_mask=causal_mask(3))
+
+
+def test_positions_move_and_grow_there():
+    module = SinusoidalPositions(8, max_len=2).cuda()
+    same(module(torch.zeros(1, 9, 8, device="cuda"))[0], sinusoidal_positions(9, 8))
+    same(sinusoidal_positions(9, 8, device="cuda"), sinusoidal_positions(9, 8))
+    learned = LearnedPositions(8, 4).cuda()
+    same(learned(torch.zeros(1, 4, 8, device="cuda"))[0], learned.table.detach().cpu())
+
+
+def test_training_runs_where_the_model_is():
+    torch.manual_seed(0)
+    model = TinyModel(BOTH_NEIGHBOURS, MultiHeadAttention(32, 2), 32).cuda()
+    train(model, BOTH_NEIGHBOURS, steps=200, seed=0)
+    assert accuracy(model, BOTH_NEIGHBOURS, seed=1) > 0.99
