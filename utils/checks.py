@@ -58,10 +58,10 @@ def scores(tensor: Tensor, dim: int) -> None:
 
 def finite(name: str, tensor: Tensor) -> None:
     """No NaN and no infinity: 0 times infinity would be NaN."""
-    low, high = _extremes(tensor)
-    if math.isnan(high):
-        _no_nan(name, tensor)
-    if math.isinf(low) or math.isinf(high):
+    if not tensor.is_meta and tensor.detach().sum().isfinite():
+        return  # one quick pass: a finite sum has finite parts
+    _no_nan(name, tensor)
+    if math.inf in map(abs, _extremes(tensor)):
         bad = torch.isinf(tensor)
         raise ValueError(
             f"{name} holds infinity in {int(bad.sum())} of {tensor.numel()} entries: "
@@ -99,6 +99,57 @@ def attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | Non
         mask(attn_mask)
         _same("device", "query", query.device, "attn_mask", attn_mask.device)
         _fits(attn_mask, (*batch, query.shape[-2], key.shape[-2]))
+
+
+def local_attention(
+    query: Tensor, key: Tensor, value: Tensor, window: int, is_causal: bool
+) -> tuple[int, int]:
+    """As `attention`, and as many queries as keys. Returns n and the window, cut to what n tokens fill."""
+    attention(query, key, value, None, is_causal)
+    _same("n", "query", query.shape[-2], "key", key.shape[-2])
+    n = query.shape[-2]
+    return n, min(count("window", window), n - 1)
+
+
+def sparse_attention(query: Tensor, key: Tensor, value: Tensor, pairs: Tensor) -> None:
+    """As `attention`, and pairs (m, 2) of indices of queries and keys that are there."""
+    attention(query, key, value, None, False)
+    _is_tensor("pairs", pairs)
+    _same("device", "query", query.device, "pairs", pairs.device)
+    if pairs.is_floating_point() or pairs.is_complex() or pairs.dtype == torch.bool:
+        raise TypeError(
+            f"pairs has dtype {_name(pairs.dtype)}, but needs integers: "
+            "indices of a query and a key (mask.nonzero() turns a boolean mask into them)"
+        )
+    if pairs.ndim != 2 or pairs.shape[1] != 2:
+        raise ValueError(f"pairs has shape {_shape(pairs)}, but needs (m, 2): a query and a key in each row")
+    if pairs.is_meta or len(pairs) == 0:
+        return
+    for name, n, low, high in zip(
+        ("query", "key"), (query.shape[-2], key.shape[-2]), pairs.amin(0), pairs.amax(0), strict=True
+    ):
+        if low < 0 or high >= n:
+            raise ValueError(f"pairs name {name} {int(low)} to {int(high)}, but there are only 0 to {n - 1}")
+
+
+def pattern(n: int, window: int, global_tokens: int, random: int) -> tuple[int, int, int, int]:
+    """Whole numbers, none negative, not more global tokens than tokens."""
+    given = {"n": n, "window": window, "global_tokens": global_tokens, "random": random}
+    whole = tuple(count(name, number) for name, number in given.items())
+    if whole[2] > whole[0]:
+        raise ValueError(f"global_tokens={global_tokens} is more than there are tokens, n={n}")
+    return whole
+
+
+def count(name: str, number: Any) -> int:
+    """A whole number, 0 or more."""
+    try:
+        whole = operator.index(None if isinstance(number, bool) else number)
+    except TypeError:
+        raise TypeError(f"{name} must be a whole number, not {number!r}") from None
+    if whole < 0:
+        raise ValueError(f"{name} must not be negative, got {whole}")
+    return whole
 
 
 def mask(tensor: Tensor) -> None:
