@@ -168,7 +168,8 @@ def test_order_and_repetition_of_pairs_change_nothing(attend):
     mixed = torch.cat([pairs, pairs[::3], pairs[:7]])[torch.randperm(len(pairs) + len(pairs[::3]) + 7)]
     assert torch.equal(attend(x, x, x, mixed), output)
     assert torch.equal(attend(x, x, x, pairs.repeat_interleave(2, 0)), output)  # sorted, and still twice
-    assert torch.equal(attend(x, x, x, mixed.to(torch.uint8)), output)
+    for dtype in (torch.uint8, torch.int32, torch.uint16):
+        assert torch.equal(attend(x, x, x, mixed.to(dtype)), output)
 
 
 @pytest.mark.parametrize("attend", SPARSE)

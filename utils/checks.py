@@ -126,7 +126,7 @@ def sparse_attention(query: Tensor, key: Tensor, value: Tensor, pairs: Tensor) -
     if pairs.is_meta or len(pairs) == 0:
         return
     for name, n, low, high in zip(
-        ("query", "key"), (query.shape[-2], key.shape[-2]), pairs.amin(0), pairs.amax(0), strict=True
+        ("query", "key"), (query.shape[-2], key.shape[-2]), *pairs.long().aminmax(dim=0), strict=True
     ):
         if low < 0 or high >= n:
             raise ValueError(f"pairs name {name} {int(low)} to {int(high)}, but there are only 0 to {n - 1}")
