@@ -12,6 +12,8 @@ from utils.attention import (
     scaled_dot_product_attention,
     softmax,
 )
+from utils.device import DeviceToggle, find_gpu
+from utils.efficient import local_attention, sparse_attention, sparse_attention_fast, sparse_pairs
 from utils.layer import SelfAttentionLayer
 from utils.multihead import MultiHeadAttention
 from utils.positional import LearnedPositions, SinusoidalPositions, sinusoidal_positions
@@ -104,3 +106,45 @@ def test_training_runs_where_the_model_is():
     model = TinyModel(BOTH_NEIGHBOURS, MultiHeadAttention(32, 2), 32).cuda()
     train(model, BOTH_NEIGHBOURS, steps=200, seed=0)
     assert accuracy(model, BOTH_NEIGHBOURS, seed=1) > 0.99
+
+
+@every_dtype
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("window", [0, 3, 40])
+def test_local_attention_gives_the_numbers_of_the_processor(dtype, is_causal, window):
+    q, k, v = (randn(2, 3, 70, 16, dtype=torch.float64, seed=i) for i in range(3))
+    wanted = local_attention(q, k, v, window, is_causal)
+    moved = [t.to("cuda", dtype).requires_grad_() for t in (q, k, v)]
+    found = local_attention(*moved, window, is_causal)
+    same(found, wanted, dtype)
+    assert all(g.isfinite().all() for g in torch.autograd.grad(found.float().square().sum(), moved))
+
+
+@every_dtype
+@pytest.mark.parametrize("form", [sparse_attention, sparse_attention_fast])
+def test_sparse_attention_gives_the_numbers_of_the_processor(dtype, form):
+    pairs = sparse_pairs(40, window=2, global_tokens=1, random=2)
+    pairs = pairs[pairs[:, 0] != 7]  # an empty row
+    q, k, v = (randn(2, 40, 16, dtype=torch.float64, seed=i).requires_grad_() for i in range(3))
+    wanted = sparse_attention(q, k, v, pairs)
+    wanted_grads = torch.autograd.grad(wanted.square().sum(), (q, k, v))
+    moved = [t.detach().to("cuda", dtype).requires_grad_() for t in (q, k, v)]
+    found = form(*moved, pairs.cuda())
+    same(found, wanted, dtype)
+    for grad, their in zip(
+        torch.autograd.grad(found.float().square().sum(), moved), wanted_grads, strict=True
+    ):
+        assert_close(
+            grad.cpu().double(), their, atol=10 * NEAR[dtype], rtol=0.1 if dtype.itemsize == 2 else 1e-4
+        )
+
+
+def test_the_toggle_finds_the_gpu(monkeypatch):
+    device, name = find_gpu()
+    assert device.type == "cuda"
+    monkeypatch.delenv("ATTENTION_DEVICE", raising=False)
+    toggle = DeviceToggle()
+    assert toggle.chosen.type == "cpu"
+    toggle.buttons.value = "GPU"
+    assert toggle.chosen.type == "cuda"
+    assert name in toggle.message

@@ -32,7 +32,7 @@ def softmax(scores: Tensor, dim: int = -1) -> Tensor:
     Source: Goodfellow, Bengio, Courville, Deep Learning (2016), section 4.1.
     """
     checks.scores(scores, dim)
-    wide = _at_least_float32(scores)
+    wide = at_least_float32(scores)
     largest = wide.detach().amax(dim, keepdim=True)
     largest = largest.masked_fill(largest == -math.inf, 0.0)  # -inf - -inf would be NaN
     exps = (wide - largest).exp()  # the largest score gives exp(0) = 1 ...
@@ -67,14 +67,14 @@ def scaled_dot_product_attention(
     Source: Vaswani et al., Attention Is All You Need (2017), section 3.2.1, equation 1.
     """
     checks.attention(query, key, value, attn_mask, is_causal)
-    q, k, v = (_at_least_float32(t) for t in (query, key, value))
+    q, k, v = (at_least_float32(t) for t in (query, key, value))
     scores = q @ k.transpose(-2, -1) / math.sqrt(k.shape[-1])  # (..., n_q, n_k)
     checks.finite("scores", scores)
     if is_causal:
         causal = causal_mask(*scores.shape[-2:], device=scores.device)
         attn_mask = combine_masks(attn_mask, causal)
     if attn_mask is not None:
-        scores = scores + _as_additive(attn_mask, scores.dtype)
+        scores = scores + as_additive(attn_mask, scores.dtype)
     weights = softmax(scores)  # over the keys: each query hands out one unit
     output = weights @ v  # (..., n_q, d_v)
     return output.to(query.dtype), weights.to(query.dtype)
@@ -123,7 +123,7 @@ def combine_masks(*masks: Tensor | None) -> Tensor | None:
         return combined
     floats = [mask.dtype for mask in given if mask.dtype != torch.bool]
     dtype = functools.reduce(torch.promote_types, floats)  # the widest: no bias is rounded to -inf
-    return sum(_as_additive(mask, dtype) for mask in given)
+    return sum(as_additive(mask, dtype) for mask in given)
 
 
 @checks.numpy_in_numpy_out
@@ -140,17 +140,17 @@ def entropy(weights: Tensor, dim: int = -1, base: float = math.e) -> Tensor:
     Source: Shannon, A Mathematical Theory of Communication (1948), section 6.
     """
     checks.shares(weights, dim, base)
-    wide = _at_least_float32(weights)
+    wide = at_least_float32(weights)
     logs = wide.clamp(min=torch.finfo(wide.dtype).tiny).log()  # 0 log 0 = 0, and its gradient is finite
     return (-(wide * logs).sum(dim) / math.log(base) + 0.0).to(weights.dtype)
 
 
-def _at_least_float32(tensor: Tensor) -> Tensor:
+def at_least_float32(tensor: Tensor) -> Tensor:
     """float16 runs out of range at 65504 and of digits long before: compute in float32."""
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
-def _as_additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+def as_additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
     """True -> 0 (leaves a score as it is), False -> -inf (exp(-inf) = 0 exactly)."""
     if mask.dtype != torch.bool:
         return mask.to(dtype)

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from utils import checks
-from utils.attention import _as_additive, _at_least_float32
+from utils.attention import as_additive, at_least_float32
 
 SMALLEST_BLOCK = 32  # smaller ones keep a processor less busy
 
@@ -52,7 +52,7 @@ def local_attention(
     left, right = window, 0 if is_causal else window
     block = max(window, SMALLEST_BLOCK)
     batch = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
-    q, k, v = (_flatten_batch(_at_least_float32(t), batch) for t in (query, key, value))
+    q, k, v = (_flatten_batch(at_least_float32(t), batch) for t in (query, key, value))
     output = F.scaled_dot_product_attention(
         _blocks(q, block, 0, 0),  # (blocks, B, block, d_k)
         _blocks(k, block, left, right),  # (blocks, B, left + block + right, d_k)
@@ -97,7 +97,7 @@ def _block_mask(n: int, block: int, left: int, right: int, like: Tensor) -> Tens
     band = _band(block, left + block + right, 0, left + right, like.device)
     real = torch.ones(1, n, 1, dtype=torch.bool, device=like.device)
     real = _blocks(real, block, left, right).mT  # (blocks, 1, 1, left + block + right)
-    mask = _as_additive(band, like.dtype) + _as_additive(real, like.dtype)
+    mask = as_additive(band, like.dtype) + as_additive(real, like.dtype)
     unused = -n % block  # queries that only fill the last block:
     mask[-1, :, block - unused :] = 0.0  # they see something, as an empty row could turn NaN
     return mask
@@ -126,7 +126,7 @@ def sparse_attention(query: Tensor, key: Tensor, value: Tensor, pairs: Tensor) -
     Source: Child et al., Generating Long Sequences with Sparse Transformers (2019), section 4.2.
     """
     checks.sparse_attention(query, key, value, pairs)
-    q, k, v = (_at_least_float32(t) for t in (query, key, value))
+    q, k, v = (at_least_float32(t) for t in (query, key, value))
     rows, columns = _each_pair_once(pairs, k.shape[-2])  # (m,), (m,)
     scores = (q.index_select(-2, rows) * k.index_select(-2, columns)).sum(-1)  # (..., m)
     weights = _softmax_by_row(scores / math.sqrt(k.shape[-1]), rows, q.shape[-2])  # (..., m)
@@ -146,7 +146,7 @@ def sparse_attention_fast(query: Tensor, key: Tensor, value: Tensor, pairs: Tens
     """
     checks.sparse_attention(query, key, value, pairs)
     batch = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
-    q, k, v = (_flatten_batch(_at_least_float32(t), batch) for t in (query, key, value))
+    q, k, v = (_flatten_batch(at_least_float32(t), batch) for t in (query, key, value))
     sequence = torch.arange(len(q), device=query.device)[:, None]  # (B, 1)
     rows, columns = _each_pair_once(pairs, k.shape[-2])
     rows = (rows + sequence * q.shape[-2]).flatten()  # (B m,): all sequences as one long one,
