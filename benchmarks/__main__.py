@@ -12,7 +12,7 @@ import os
 import platform
 from pathlib import Path
 
-os.environ.setdefault("TQDM_DISABLE", "1")
+os.environ |= {"TQDM_DISABLE": "1", "OPENBLAS_NUM_THREADS": "1"}  # numpy's threads, too, before it is loaded
 
 import torch
 
@@ -41,18 +41,26 @@ def main() -> int:
         print(resident_peak(cpu.MEMORY[options.memory]()))
         return 0
     if options.device == "cuda":
+        if options.rows:
+            parser.error("rows can be chosen on the CPU only")
         if not torch.cuda.is_available():
             print("There is no GPU here that this PyTorch can use.")
             return 2
-        records = cuda.sweep()
-        write(options.out / "bench-cuda", machine(torch.cuda.get_device_name()), records)
+        records: list[dict] = []
+        try:
+            cuda.sweep(records)
+        finally:  # what is measured is kept
+            write(options.out / "bench-cuda", machine(torch.cuda.get_device_name()), records)
         draw.climb(records, options.out / "bench-cuda.png")
         return 0
     results = []
     for name in options.rows or rows:
-        for result in rows[name]():
-            print(result, flush=True)
-            results.append(result)
+        try:
+            for result in rows[name]():
+                print(result, flush=True)
+                results.append(result)
+        except RuntimeError as error:
+            print(f"{name} stops: {error}")
     if not options.rows:
         write(options.out / "bench-cpu", machine("CPU, one thread"), [result.record() for result in results])
         draw.bars(results, options.out / "bench-cpu.png")

@@ -94,12 +94,13 @@ def core() -> Iterator[Result]:
     """The functions alone beside F.scaled_dot_product_attention."""
     q, k, v = torch.randn(3, 1, HEADS, 2048, D_MODEL // HEADS)
     arrays = [t.numpy() for t in (q, k, v)]
+    wide = [array.astype(np.float64) for array in arrays]
     calls = {
         "fused": lambda: F.scaled_dot_product_attention(q, k, v),
         "utils.attention": lambda: scaled_dot_product_attention(q, k, v),
         "textbook form": lambda: rivals.textbook(q, k, v),
         "numpy form": lambda: rivals.in_numpy(*arrays),
-        "numpy form in float64": lambda: rivals.in_numpy(*[array.astype(np.float64) for array in arrays]),
+        "numpy form in float64": lambda: rivals.in_numpy(*wide),
     }
     found = seconds(calls, 3)
     for name in list(calls)[1:]:
@@ -141,6 +142,11 @@ def local() -> Iterator[Result]:
     spent = list(seconds(growing, 15).values())
     slope = np.polyfit(np.log(lengths), np.log(spent), 1)[0]
     yield Result("local_attention: time grows as n to the power of, n=1k ... 16k", float(slope), 1.1, unit="")
+    upper = seconds(
+        {str(m): functools.partial(local_attention, *one_head(m), WINDOW) for m in (8192, 65536)}, 5
+    )
+    slope = np.log(upper["65536"] / upper["8192"]) / np.log(8)
+    yield Result("the same, n=8k ... 64k", float(slope), unit="")
 
 
 def sparse() -> Iterator[Result]:
@@ -190,7 +196,9 @@ def tiny_tasks() -> Iterator[Result]:
 
 
 def _multihead(name: str) -> Callable[[], object]:
-    return inference(layers()[name], torch.randn(1, 4096, D_MODEL))
+    layer = layers()[name]
+    inference(layer, torch.randn(1, 64, D_MODEL))()  # warms up
+    return inference(layer, torch.randn(1, 4096, D_MODEL))
 
 
 def _local(attend: Callable[..., Tensor], *given: object) -> Callable[[], object]:

@@ -21,30 +21,29 @@ LENGTHS = [1024 * k for k in (1, 2, 4, 8, 16, 32, 48, 64)]
 TOO_LONG = 20_000.0  # milliseconds after which a form is not tried at the next length
 
 
-def sweep() -> list[dict[str, Any]]:
-    """One record per form, dtype and length: ms, peak_bytes, predicted_bytes, out_of_memory."""
-    found = []
+def sweep(records: list[dict[str, Any]]) -> None:
+    """Add one record per form, dtype and length: ms, peak_bytes, predicted_bytes, out_of_memory, error."""
     for dtype in (torch.float32, torch.bfloat16):
         for name, make in FORMS.items():
-            found += climb(name, make, dtype)
-    return found
+            climb(name, make, dtype, records)
 
 
 def climb(
-    name: str, make: Callable[[int, torch.dtype], Callable[[], object]], dtype: torch.dtype
-) -> list[dict]:
+    name: str,
+    make: Callable[[int, torch.dtype], Callable[[], object]],
+    dtype: torch.dtype,
+    records: list[dict[str, Any]],
+) -> None:
     """One form at growing lengths, and no further once the memory or the patience ran out."""
-    records = []
     for n in LENGTHS:
         record = {"form": name, "dtype": str(dtype).removeprefix("torch."), "n": n}
-        record |= {"predicted_bytes": dtype.itemsize * HEADS * n * n if "stored" in name else None}
+        record["predicted_bytes"] = dtype.itemsize * HEADS * n * n if "stored" in name else None
         record |= attempt(make, n, dtype)
         torch.cuda.empty_cache()
         records.append(record)
         print(describe(record), flush=True)
-        if record["out_of_memory"] or record["ms"] > TOO_LONG:
+        if record["error"] or record["ms"] > TOO_LONG:
             break
-    return records
 
 
 def attempt(
@@ -63,6 +62,7 @@ def attempt(
             "ms": statistics.median(milliseconds(call) for _ in range(5)),
             "peak_bytes": peak,
             "out_of_memory": False,
+            "error": "",
         }
     except torch.OutOfMemoryError as error:
         return {"ms": None, "peak_bytes": None, "out_of_memory": True, "error": str(error).split(". GPU")[0]}
@@ -81,8 +81,8 @@ def milliseconds(call: Callable[[], object]) -> float:
 def describe(record: dict[str, Any]) -> str:
     """One line for the table."""
     head = f"{record['form']:44} {record['dtype']:9} n={record['n']:6}"
-    if record["out_of_memory"]:
-        return f"{head}  out of memory: {record['error']}"
+    if record["error"]:
+        return f"{head}  {record['error']}"
     return f"{head}  {record['ms']:10.2f} ms  {record['peak_bytes'] / 2**20:10.1f} MiB"
 
 

@@ -39,7 +39,7 @@ def climb(records: list[dict[str, Any]], path: Path) -> None:
         time, memory = figure.subplots(1, 2)
         for form, colour in forms.items():
             mine = [r for r in records if r["form"] == form and r["dtype"] == "float32"]
-            fits = [r for r in mine if not r["out_of_memory"]]
+            fits = [r for r in mine if not r["error"]]
             n = [r["n"] for r in fits]
             time.plot(n, [r["ms"] for r in fits], "o-", color=colour, label=form)
             memory.plot(n, [r["peak_bytes"] / 2**30 for r in fits], "o-", color=colour, label=form)

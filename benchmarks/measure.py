@@ -30,17 +30,21 @@ def seconds(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, f
 def peak_bytes(name: str) -> int:
     """How much memory a named call (see benchmarks.cpu.MEMORY) takes beside its inputs, in its own process.
 
-    Raises RuntimeError where the process dies, for want of memory, say.
+    Raises RuntimeError where the process dies, for want of memory, say, and where memory cannot be measured.
     """
     command = [sys.executable, "-m", "benchmarks", "--memory", name]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if run.returncode:
-        raise RuntimeError(f"measuring the memory of {name} failed: {run.stderr.strip().splitlines()[-1:]}")
+        raise RuntimeError(
+            f"measuring the memory of {name} failed: {''.join(run.stderr.strip().splitlines()[-1:])}"
+        )
     return int(run.stdout)
 
 
 def resident_peak(call: Callable[[], object]) -> int:
     """Bytes of resident memory at the highest point of a call, less what was there before (Linux only)."""
+    if not Path("/proc/self/clear_refs").exists():
+        raise RuntimeError("memory can be measured on Linux only")
     before = _status("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # forget the highest point so far
     result = call()

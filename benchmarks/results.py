@@ -26,7 +26,8 @@ class Result:
         """PASS or SHORT, or nothing where there is no bar."""
         if self.limit is None:
             return ""
-        return "PASS" if (self.value <= self.limit) == self.at_most or self.value == self.limit else "SHORT"
+        met = self.value <= self.limit if self.at_most else self.value >= self.limit  # NaN meets nothing
+        return "PASS" if met else "SHORT"
 
     def record(self) -> dict[str, object]:
         """The same for a JSON file, rounded to what such a measurement can tell."""

@@ -3,6 +3,7 @@
 import math
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,6 +27,8 @@ from utils.efficient import (
 
 settings.register_profile("course", max_examples=60, deadline=None, derandomize=True)
 settings.load_profile("course")
+
+ROOT = Path(__file__).resolve().parent.parent
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
 SPARSE = [sparse_attention, sparse_attention_fast]
@@ -277,7 +280,9 @@ def test_the_fast_form_does_not_warn():
         "import torch; from utils.efficient import sparse_attention_fast, sparse_pairs; x = torch.ones(4, 2, "
         "requires_grad=True); sparse_attention_fast(x, x, x, sparse_pairs(4, 1)).sum().backward()"
     )
-    run = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, cwd=ROOT
+    )
     assert (run.returncode, run.stderr) == (0, "")
 
 

@@ -113,10 +113,22 @@ def test_half_precision_stays_half(dtype):
     assert_close(found.double(), layer(x)[0], atol=0.06, rtol=0)
 
 
+@every_norm
+def test_shapes_that_do_not_fit_are_named(norm):
+    with pytest.raises(ValueError, match=r"query must be \(\.\.\., tokens, d_model=12\)"):
+        SelfAttentionLayer(12, 3, norm=norm)(torch.zeros(2, 5, 8))
+    with pytest.raises(TypeError, match="query must be a torch tensor, not tuple"):
+        SelfAttentionLayer(12, 3, norm=norm)((torch.zeros(2, 5, 12), None))
+
+
+def test_both_dropouts_have_the_rate_and_all_parts_the_device():
+    layer = SelfAttentionLayer(12, 3, dropout=0.25, device="meta")
+    assert layer.attention.dropout == layer.dropout.p == 0.25
+    assert {p.device.type for p in layer.parameters()} == {"meta"}
+
+
 def test_what_does_not_fit_is_said_in_words():
     with pytest.raises(ValueError, match="norm must be 'post' or 'pre', not 'middle'"):
         SelfAttentionLayer(12, 3, norm="middle")
     with pytest.raises(ValueError, match="num_heads=5 does not divide d_model=12"):
         SelfAttentionLayer(12, 5)
-    with pytest.raises(ValueError, match=r"query must be \(\.\.\., tokens, d_model=12\)"):
-        SelfAttentionLayer(12, 3)(torch.zeros(2, 5, 8))

@@ -139,6 +139,14 @@ def test_what_the_notebook_says_about_cat_and_mouse():
     assert "cat" not in dict(nearest("cat", 400))
 
 
+def test_nearest_never_names_the_word_itself_and_word_vectors_want_a_list():
+    assert len(nearest("cat", 10_000)) == len(words()) - 1
+    assert "cat" not in dict(nearest("cat", 10_000))
+    assert nearest("cat", -1) == []
+    with pytest.raises(TypeError, match=r"write 'the cat'\.split\(\)"):
+        word_vectors("the cat")
+
+
 def test_upper_case_is_the_same_word_and_a_word_is_the_same_everywhere():
     assert np.array_equal(word_vectors(["Cat"]), word_vectors(["cat"]))
     assert np.abs(word_vectors(["[CLS]"]) - word_vectors(["[SEP]"])).max() > 0

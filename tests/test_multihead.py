@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -211,6 +212,33 @@ def test_dropout_works_on_the_weights_and_in_training_only(need_weights):
         assert_close(ours(x, need_weights=True)[1].sum(-1), torch.ones(4, 2, 32))  # before dropout
 
 
+def test_dropout_falls_on_the_weights_and_not_on_what_they_mix():
+    ours, x = make(16, 2, dropout=0.5), randn(2, 6, 16)
+    torch.manual_seed(3)
+    found, weights = ours(x, need_weights=True)
+    torch.manual_seed(3)
+    dropped = F.dropout(weights, 0.5) @ split_heads(ours.v_proj(x), 2)
+    assert_close(found, ours.out_proj(merge_heads(dropped)))
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_more_batch_axes_and_masks_with_them(need_weights):
+    ours, x = make(), randn(2, 3, 5, 12)
+    keep = padding_mask(torch.tensor([[5, 4, 3], [2, 1, 5]])[..., None], 5)  # (2, 3, 1, 1, 5)
+    found = ours(x, attn_mask=keep, need_weights=need_weights)[0]
+    for i in range(2):
+        assert_close(found[i], ours(x[i], attn_mask=keep[i])[0])
+    assert ours(x[:0])[0].shape == (0, 3, 5, 12)
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_a_float_mask_may_have_another_dtype(need_weights):
+    ours, x = make(dtype=torch.float32), randn(2, 5, 12, dtype=torch.float32)
+    bias = randn(5, 5, seed=3)
+    found = ours(x, attn_mask=bias, need_weights=need_weights)[0]
+    assert_close(found, ours(x, attn_mask=bias.float())[0])
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_stays_half_and_near(dtype):
     exact, x = make(), randn(2, 6, 12)
@@ -244,7 +272,7 @@ def test_keeps_its_inputs():
     ("call", "words"),
     [
         (lambda: make(12, 5), "num_heads=5 does not divide d_model=12; these do: 1, 2, 3, 4, 6, 12"),
-        (lambda: make(12, 0), "num_heads must be a whole number of at least 1, not 0"),
+        (lambda: make(12, 0), "num_heads must be at least 1, got 0"),
         (lambda: make(12, 2.0), "num_heads must be a whole number"),
         (lambda: make(12, True), "num_heads must be a whole number"),
         (lambda: make(12, 3, dropout=1.0), "dropout must be at least 0 and below 1, not 1.0"),
@@ -255,7 +283,17 @@ def test_keeps_its_inputs():
         ),
         (lambda: make()(randn(12)), "but has shape (12,)"),
         (lambda: make()(torch.arange(12)[None]), "query has dtype int64, but attention needs floats"),
-        (lambda: make()([[1.0]]), "query must be a torch tensor"),
+        (lambda: make()([[1.0]]), "query must be a torch tensor, not list"),
+        (lambda: make()(randn(2, 5, 12).numpy()), "query must be a torch tensor, not ndarray"),
+        (lambda: make()(randn(2, 5, 12).float()), "query has dtype=float32 but the layer has dtype=float64"),
+        (lambda: make()(randn(2, 5, 12) * torch.nan), "query holds NaN: 120 of 120 entries"),
+        (lambda: make()(randn(2, 5, 12), randn(2, 5, 12) / 0), "key holds infinity"),
+        (lambda: make()(randn(2, 5, 12), attn_mask=torch.full((5, 5), torch.inf)), "attn_mask reaches +inf"),
+        (
+            lambda: make().half()(randn(2, 5, 12).half(), attn_mask=torch.full((5, 5), 1e5)),
+            "attn_mask reaches 1e+05: float16 ends at 6.55e+04",
+        ),
+        (lambda: make(12, 3, dropout="0.1"), "dropout must be at least 0 and below 1, not '0.1'"),
         (
             lambda: make()(randn(2, 5, 12), randn(3, 5, 12)),
             "key has batch axes=(3,) but query has batch axes=(2,)",
@@ -289,9 +327,12 @@ def test_what_does_not_fit_is_said_in_words(call, words):
     assert words in str(error.value)
 
 
-def test_without_weights_the_scores_are_never_stored():
+@pytest.mark.parametrize("batch", [(), (1,), (1, 1)])
+@pytest.mark.parametrize("masked", [False, True])
+def test_without_weights_the_scores_are_never_stored(batch, masked):
     ours = MultiHeadAttention(64, 8).eval()
-    x = torch.randn(1, 2048, 64)
+    x = torch.randn(*batch, 2048, 64)
+    keep = padding_mask(torch.tensor(2000).expand(*batch, 1), 2048) if masked else None
     sizes = []
 
     class Watch(torch.utils._python_dispatch.TorchDispatchMode):
@@ -301,5 +342,5 @@ def test_without_weights_the_scores_are_never_stored():
             return result
 
     with torch.no_grad(), Watch():
-        ours(x)
+        ours(x, attn_mask=keep)
     assert max(sizes) <= 2048 * 64 < 2048 * 2048

@@ -66,10 +66,22 @@ def test_the_table_grows_and_keeps_what_it_said():
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_the_answer_has_the_inputs_dtype(dtype):
+    assert LearnedPositions(8, 4)(torch.zeros(1, 3, 8, dtype=dtype)).dtype == dtype
     assert SinusoidalPositions(8)(torch.zeros(1, 3, 8, dtype=dtype)).dtype == dtype
     cast = SinusoidalPositions(8, max_len=2).to(dtype)
     grown = cast(torch.zeros(1, 9, 8, dtype=dtype))
     assert_close(grown[0], sinusoidal_positions(9, 8, dtype=dtype))
+
+
+def test_grows_with_its_own_base_and_in_large_steps():
+    module = SinusoidalPositions(8, max_len=4, base=100.0)
+    assert_close(module(torch.zeros(1, 5, 8))[0], sinusoidal_positions(5, 8, base=100.0))
+    assert len(module.table) == 8  # twice as long, not one longer for each token
+
+
+def test_is_exact_in_the_inputs_dtype():
+    x = torch.zeros(1, 9, 8, dtype=torch.float64)
+    assert torch.equal(SinusoidalPositions(8)(x)[0], sinusoidal_positions(9, 8, dtype=torch.float64))
 
 
 def test_grows_on_the_device_where_it_is():
@@ -90,8 +102,10 @@ def test_learned_positions_are_added_and_get_gradients():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: sinusoidal_positions(-1, 4), "n=-1: there is no table with fewer than 0 positions"),
-        (lambda: sinusoidal_positions(4, 0), "d_model=0: a position needs at least 1 feature"),
+        (lambda: sinusoidal_positions(-1, 4), "n must not be negative, got -1"),
+        (lambda: sinusoidal_positions(4, 0), "d_model must be at least 1, got 0"),
+        (lambda: sinusoidal_positions(4.0, 8), "n must be a whole number, not 4.0"),
+        (lambda: SinusoidalPositions(8, max_len=-1), "n must not be negative, got -1"),
         (lambda: sinusoidal_positions(4, 4, base=1), "base must be above 1 (10000 in the paper), not 1"),
         (lambda: sinusoidal_positions(4, 4, base=math.nan), "base must be above 1"),
         (
@@ -105,10 +119,11 @@ def test_learned_positions_are_added_and_get_gradients():
             lambda: LearnedPositions(8, 4)(torch.zeros(2, 5, 8)),
             "x has n=5 tokens, but only 4 positions were learned",
         ),
-        (lambda: LearnedPositions(0, 4), "d_model=0"),
+        (lambda: LearnedPositions(0, 4), "d_model must be at least 1, got 0"),
+        (lambda: LearnedPositions(4, -1), "max_len must not be negative, got -1"),
     ],
 )
 def test_what_does_not_fit_is_said_in_words(call, words):
-    with pytest.raises(ValueError if "dtype" not in words else TypeError) as error:
+    with pytest.raises((ValueError, TypeError)) as error:
         call()
     assert words in str(error.value)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from utils import tiny
 from utils.layer import SelfAttentionLayer
 from utils.multihead import MultiHeadAttention
 from utils.tiny import BOTH_NEIGHBOURS, REVERSE, History, TinyModel, accuracy, train
@@ -66,24 +67,40 @@ def test_the_same_seed_gives_the_same_run():
     )
 
 
-def test_a_stopped_training_keeps_what_it_has_and_can_go_on(monkeypatch, capsys):
+@pytest.mark.parametrize("where", ["optimizer", "accuracy", "batch"])
+@pytest.mark.parametrize("call", [1, 4])
+def test_a_stopped_training_keeps_what_it_has_and_can_go_on(monkeypatch, capsys, where, call):
     pupil = model(REVERSE, lambda: MultiHeadAttention(32, 2))
     before = pupil.readout.weight.clone()
-    step, calls = torch.optim.Adam.step, []
+    owner, name = {
+        "optimizer": (torch.optim.Adam, "step"),
+        "accuracy": (tiny, "_all_right"),
+        "batch": (tiny.Task, "batch"),
+    }[where]
+    original, calls = getattr(owner, name), []
 
-    def stopped(self, *args, **kwargs):
+    def stopped(*args, **kwargs):
         calls.append(1)
-        if len(calls) == 4:
+        if len(calls) == call:
             raise KeyboardInterrupt
-        return step(self, *args, **kwargs)
+        return original(*args, **kwargs)
 
-    monkeypatch.setattr(torch.optim.Adam, "step", stopped)
+    monkeypatch.setattr(owner, name, stopped)
     history = train(pupil, REVERSE, steps=10, seed=0)
-    assert len(history.loss) == len(history.accuracy) == 3
-    assert "Interrupted after 3 of 10 steps: loss 2." in capsys.readouterr().out
-    assert not torch.equal(before, pupil.readout.weight)
+    assert len(history.loss) == len(history.accuracy) == call - 1
+    assert f"Interrupted after {call - 1} of 10 steps" in capsys.readouterr().out
+    assert torch.equal(before, pupil.readout.weight) == (call == 1 and where != "accuracy")
     assert not pupil.training
     assert len(train(pupil, REVERSE, steps=2, seed=0).loss) == 2
+
+
+def test_accuracy_is_measured_without_dropout_and_leaves_the_mode():
+    pupil = model(REVERSE, lambda: SelfAttentionLayer(32, 4, dropout=0.5))
+    assert pupil.training
+    assert accuracy(pupil, REVERSE, seed=1) == accuracy(pupil, REVERSE, seed=1)
+    assert pupil.training
+    assert accuracy(pupil.eval(), REVERSE, seed=1, n=3) >= 0
+    assert not pupil.training
 
 
 def test_a_history_says_how_far_it_came():

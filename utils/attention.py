@@ -60,7 +60,7 @@ def scaled_dot_product_attention(
     returns    output (..., n_q, d_v), weights (..., n_q, n_k)
 
     A query that may attend to no key gets weights 0 and output 0.
-    float16 and bfloat16 are computed in float32 and returned in their own dtype.
+    float16 and bfloat16 are computed in float32 (unless autocast is on) and returned in their own dtype.
 
     Raises TypeError or ValueError that names the shapes, dtypes or devices that do not fit,
     and for NaN or infinity anywhere but in the mask, where -inf is welcome.

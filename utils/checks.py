@@ -141,14 +141,14 @@ def pattern(n: int, window: int, global_tokens: int, random: int) -> tuple[int, 
     return whole
 
 
-def count(name: str, number: Any) -> int:
-    """A whole number, 0 or more."""
+def count(name: str, number: Any, least: int = 0) -> int:
+    """A whole number, not below `least`."""
     try:
         whole = operator.index(None if isinstance(number, bool) else number)
     except TypeError:
         raise TypeError(f"{name} must be a whole number, not {number!r}") from None
-    if whole < 0:
-        raise ValueError(f"{name} must not be negative, got {whole}")
+    if whole < least:
+        raise ValueError(f"{name} must {f'be at least {least}' if least else 'not be negative'}, got {whole}")
     return whole
 
 
@@ -162,6 +162,8 @@ def mask(tensor: Tensor) -> None:
         )
     if tensor.dtype != torch.bool:
         _no_nan("attn_mask", tensor)
+        if _extremes(tensor)[1] == math.inf:
+            raise ValueError("attn_mask reaches +inf, but only -inf has a meaning: may not attend")
 
 
 def masks_fit(masks: list[Tensor]) -> None:
@@ -210,9 +212,7 @@ def shares(tensor: Tensor, dim: int, base: float) -> None:
 
 def heads(d_model: int, num_heads: int) -> None:
     """Heads of equal width need a number of heads that divides d_model."""
-    for name, number in (("d_model", d_model), ("num_heads", num_heads)):
-        if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-            raise ValueError(f"{name} must be a whole number of at least 1, not {number!r}")
+    d_model, num_heads = count("d_model", d_model, 1), count("num_heads", num_heads, 1)
     if d_model % num_heads:
         fits = ", ".join(str(h) for h in range(1, d_model + 1) if d_model % h == 0)
         raise ValueError(f"num_heads={num_heads} does not divide d_model={d_model}; these do: {fits}")
@@ -220,23 +220,30 @@ def heads(d_model: int, num_heads: int) -> None:
 
 def rate(name: str, value: float) -> None:
     """A share from 0 up to, but without, 1."""
-    if not 0.0 <= value < 1.0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value < 1.0:
         raise ValueError(f"{name} must be at least 0 and below 1, not {value!r}")
 
 
-def layer_inputs(d_model: int, query: Tensor, key: Tensor, value: Tensor) -> None:
-    """What goes into multi-head attention: (..., n, d_model), with the same batch axes."""
+def layer_inputs(weight: Tensor, query: Tensor, key: Tensor, value: Tensor) -> None:
+    """What goes into multi-head attention: (..., n, d_model), with the same batch axes, like its weights."""
+    d_model = weight.shape[-1]
     inputs = {"query": query, "key": key, "value": value}
     for name, tensor in inputs.items():
-        _floats(name, tensor)
+        _floats(name, tensor, "a torch tensor")
         if tensor.ndim < 2 or tensor.shape[-1] != d_model:
             raise ValueError(
                 f"{name} must be (..., tokens, d_model={d_model}), but has shape {_shape(tensor)}"
             )
         _same("batch axes", "query", _shape(query)[:-2], name, _shape(tensor)[:-2])
+        _same("device", "the layer", weight.device, name, tensor.device)
+        if tensor.is_meta or not torch.is_autocast_enabled(tensor.device.type):
+            _same("dtype", "the layer", _name(weight.dtype), name, _name(tensor.dtype))
     _same("n_k", "key", key.shape[-2], "value", value.shape[-2])
     if key.shape[-2] == 0:
         raise ValueError(f"key has n_k=0 tokens (shape {_shape(key)}): there is nothing to attend to")
+    for name, tensor in inputs.items():
+        if name == "query" or tensor is not query:  # self-attention: look once
+            finite(name, tensor)
 
 
 def layer_mask(attn_mask: Tensor | None, is_causal: bool, query: Tensor, key: Tensor, num_heads: int) -> None:
@@ -255,21 +262,24 @@ def layer_mask(attn_mask: Tensor | None, is_causal: bool, query: Tensor, key: Te
             "for (h, n_q, n_k) mask[None]"
         )
     _fits(attn_mask, scores)
+    largest = torch.finfo(query.dtype).max
+    if attn_mask.is_floating_point() and _extremes(attn_mask)[1] > largest:
+        raise ValueError(
+            f"attn_mask reaches {_extremes(attn_mask)[1]:.3g}: {_name(query.dtype)} ends at {largest:.3g}"
+        )
 
 
-def table(n: int, d_model: int, base: float = 2.0) -> None:
-    """A table of n positions with d_model features."""
-    if operator.index(n) < 0:
-        raise ValueError(f"n={n}: there is no table with fewer than 0 positions")
-    if operator.index(d_model) < 1:
-        raise ValueError(f"d_model={d_model}: a position needs at least 1 feature")
+def table(name: str, n: int, d_model: int, base: float = 2.0) -> None:
+    """A table of n positions (name is what n is called) with d_model features."""
+    count(name, n)
+    count("d_model", d_model, 1)
     if not 1.0 < base < math.inf:
         raise ValueError(f"base must be above 1 (10000 in the paper), not {base}")
 
 
 def sequences(x: Tensor, d_model: int, longest: int | None = None) -> None:
     """A batch of sequences, (B, n, d_model): with another rank, which axis is the position is a guess."""
-    _floats("x", x)
+    _floats("x", x, "a torch tensor")
     if x.ndim != 3 or x.shape[-1] != d_model:
         raise ValueError(
             f"x must be (B, n, d_model={d_model}), but has shape {_shape(x)}"
@@ -309,13 +319,13 @@ def _to_tensor(name: str, value: Any) -> Any:
         raise TypeError(f"{name} has dtype {value.dtype}, which torch does not know") from None
 
 
-def _is_tensor(name: str, tensor: Any) -> None:
+def _is_tensor(name: str, tensor: Any, what: str = "a torch tensor or a numpy array") -> None:
     if not isinstance(tensor, Tensor):
-        raise TypeError(f"{name} must be a torch tensor or a numpy array, not {type(tensor).__name__}")
+        raise TypeError(f"{name} must be {what}, not {type(tensor).__name__}")
 
 
-def _floats(name: str, tensor: Any) -> None:
-    _is_tensor(name, tensor)
+def _floats(name: str, tensor: Any, what: str = "a torch tensor or a numpy array") -> None:
+    _is_tensor(name, tensor, what)
     if not tensor.is_floating_point():
         raise TypeError(f"{name} has dtype {_name(tensor.dtype)}, but attention needs floats")
 

@@ -42,7 +42,7 @@ def local_attention(
     Equals full attention with the mask `local_mask(n, window, is_causal)`, in time and
     memory that grow with n * window instead of n * n: the tokens are cut into blocks as wide
     as the window, and each block attends to itself and its surroundings.
-    float16 and bfloat16 are computed in float32 and returned in their own dtype.
+    float16 and bfloat16 are computed in float32 (unless autocast is on) and returned in their own dtype.
 
     Raises TypeError or ValueError that names what does not fit, as full attention does,
     and for a window that is no whole number or is negative.
@@ -119,7 +119,7 @@ def sparse_attention(query: Tensor, key: Tensor, value: Tensor, pairs: Tensor) -
 
     Equals full attention with a mask that is True at the pairs, in time and memory that
     grow with m instead of n_q * n_k.
-    float16 and bfloat16 are computed in float32 and returned in their own dtype.
+    float16 and bfloat16 are computed in float32 (unless autocast is on) and returned in their own dtype.
 
     Raises TypeError or ValueError that names what does not fit, as full attention does,
     and for pairs that are no integers, not (m, 2) or name a token that is not there.
@@ -142,7 +142,8 @@ def sparse_attention_fast(query: Tensor, key: Tensor, value: Tensor, pairs: Tens
     Arguments, result and errors are those of `sparse_attention`. What makes it fast: no row
     of query, key or value is copied for every pair that names it.
 
-    Needs a CPU or an NVIDIA GPU. `sparse_attention` runs on every device.
+    Needs a CPU or an NVIDIA GPU, and knows first derivatives only. `sparse_attention` runs on every device
+    and can be differentiated as often as you like.
     """
     checks.sparse_attention(query, key, value, pairs)
     batch = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])

@@ -51,8 +51,9 @@ class SelfAttentionLayer(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """x (B, n, d_model) -> the same shape, and the weights (B, h, n, n) if asked for, else None.
 
-        attn_mask, is_causal, need_weights   as in MultiHeadAttention
+        attn_mask, is_causal, need_weights   as in MultiHeadAttention, errors too
         """
+        checks.layer_inputs(self.norm.weight, x, x, x)
         asked = self.norm(x) if self.norm_first else x
         found, weights = self.attention(
             asked, attn_mask=attn_mask, is_causal=is_causal, need_weights=need_weights

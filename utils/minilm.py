@@ -62,6 +62,8 @@ def word_vectors(tokens: Sequence[str]) -> np.ndarray:
 
     Raises KeyError for a word without a vector, and names words that are spelled alike.
     """
+    if isinstance(tokens, str):
+        raise TypeError(f"tokens must be a list of words: write {tokens!r}.split()")
     return _load("word_vectors.npy")[[_index(token) for token in tokens]]
 
 
@@ -77,8 +79,8 @@ def cosine(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 def nearest(word: str, count: int = 5) -> list[tuple[str, float]]:
     """The words whose vectors point most nearly in the same direction, and their cosines."""
     similarity = cosine(word_vectors([word]), _load("word_vectors.npy"))[0]
-    similarity[_index(word)] = -np.inf  # not the word itself
-    return [(words()[i], float(similarity[i])) for i in np.argsort(-similarity)[:count]]
+    order = [i for i in np.argsort(-similarity) if i != _index(word)]
+    return [(words()[i], float(similarity[i])) for i in order[: max(0, count)]]
 
 
 def embeddings(tokens: Sequence[str], positions: Sequence[int] | None = None) -> np.ndarray:

@@ -5,6 +5,8 @@ Shapes: B sequences of n tokens with d_model features; h heads with d_k = d_mode
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -40,7 +42,8 @@ class MultiHeadAttention(nn.Module):
 
     The h small matrices W_Q,i are the column blocks of one large one, so h changes no parameter count.
 
-    Raises ValueError where num_heads does not divide d_model, and lists the numbers that do.
+    Raises ValueError where num_heads does not divide d_model, and lists the numbers that do, and for a
+    dropout outside 0 ... 1.
     Source: Vaswani et al., Attention Is All You Need (2017), section 3.2.2.
     """
 
@@ -77,17 +80,20 @@ class MultiHeadAttention(nn.Module):
         query         (B, n_q, d_model); more batch axes or none, (n_q, d_model), are fine too
         key, value    (B, n_k, d_model), same batch axes. Left out: key = query, value = key
         attn_mask     (n_q, n_k), one for all; or as many axes as the scores, (B, h, n_q, n_k), where
-                      an axis of 1 stands for all. Boolean: True = may attend. Float: added to the scores
+                      an axis of 1 stands for all: padding (B, n_k) is mask[:, None, None].
+                      Boolean: True = may attend. Float: added to the scores
         is_causal     query i sees keys 0 ... i only; with attn_mask, both must allow a pair
         need_weights  also return each head's weights, which costs time and memory
         returns       output (B, n_q, d_model), and weights (B, h, n_q, n_k) before dropout, or None
 
-        The sequence comes before the features, never first of all: (n, B, d_model) would be taken for
-        n sequences of length B.
+        A query that may attend to no key gets the output projection's bias alone. The sequence comes before
+        the features, never first of all: (n, B, d_model) would be taken for n sequences of length B.
+
+        Raises TypeError or ValueError that names what does not fit, and for NaN and infinity.
         """
         key = query if key is None else key
         value = key if value is None else value
-        checks.layer_inputs(self.d_model, query, key, value)
+        checks.layer_inputs(self.q_proj.weight, query, key, value)
         checks.layer_mask(attn_mask, is_causal, query, key, self.num_heads)
         q = split_heads(self.q_proj(query), self.num_heads)  # (B, h, n_q, d_k)
         k = split_heads(self.k_proj(key), self.num_heads)  # (B, h, n_k, d_k)
@@ -99,17 +105,14 @@ class MultiHeadAttention(nn.Module):
                 found = F.dropout(weights, dropout) @ v
         else:
             weights = None
-            if attn_mask is not None and is_causal:  # PyTorch takes one or the other
-                attn_mask = combine_masks(attn_mask, causal_mask(q.shape[-2], k.shape[-2], q.device))
-                is_causal = False
-            if attn_mask is not None and attn_mask.is_floating_point():
-                attn_mask = attn_mask.to(q.dtype)
-            found = F.scaled_dot_product_attention(q, k, v, attn_mask, dropout, is_causal)
+            found = _fused(q, k, v, attn_mask, is_causal, dropout)
         return self.out_proj(merge_heads(found)), weights
 
     @classmethod
     def from_pytorch(cls, module: nn.MultiheadAttention) -> MultiHeadAttention:
         """The same layer with a copy of PyTorch's weights, where W_Q, W_K and W_V are packed into one matrix.
+
+        Give it (B, n, d_model), whatever the module's batch_first says. All parameters are trainable.
 
         Raises ValueError for what this class does not have: kdim, vdim, add_bias_kv, add_zero_attn.
         """
@@ -151,3 +154,25 @@ class MultiHeadAttention(nn.Module):
     def extra_repr(self) -> str:
         """What print shows beside the projections."""
         return f"d_model={self.d_model}, num_heads={self.num_heads}, dropout={self.dropout}"
+
+
+def _fused(
+    q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, is_causal: bool, dropout: float
+) -> Tensor:
+    """PyTorch's kernel on (..., h, n, d_k), which stores no scores where there is just one batch axis."""
+    batch = q.shape[:-3]
+    if attn_mask is not None and is_causal:  # PyTorch takes one or the other
+        attn_mask = combine_masks(attn_mask, causal_mask(q.shape[-2], k.shape[-2], q.device))
+        is_causal = False
+    if attn_mask is not None and attn_mask.is_floating_point():
+        attn_mask = attn_mask.to(q.dtype)
+    if attn_mask is not None and attn_mask.ndim > 2:
+        attn_mask = _one_batch_axis(attn_mask.expand(*batch, *attn_mask.shape[-3:]))
+    q, k, v = (_one_batch_axis(t) for t in (q, k, v))  # (B, h, n, d_k)
+    found = F.scaled_dot_product_attention(q, k, v, attn_mask, dropout, is_causal)
+    checks.finite("output", found)
+    return found.reshape(*batch, *found.shape[1:])
+
+
+def _one_batch_axis(x: Tensor) -> Tensor:
+    return x.reshape(math.prod(x.shape[:-3]), *x.shape[-3:])

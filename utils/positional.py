@@ -29,10 +29,10 @@ def sinusoidal_positions(
     base     wavelengths run from 2 pi (in tokens) almost up to base * 2 pi
     returns  (n, d_model), computed in float64 and returned in dtype (default: torch's own)
 
-    Raises ValueError for a negative n, d_model below 1 or a base of 1 or less.
+    Raises TypeError or ValueError for a negative n, d_model below 1 or a base of 1 or less.
     Source: Vaswani et al., Attention Is All You Need (2017), section 3.5.
     """
-    checks.table(n, d_model, base)
+    checks.table("n", n, d_model, base)
     even = torch.arange(0, d_model, 2, dtype=torch.float64)  # the 2i of the formula
     frequencies = torch.exp(-math.log(base) / d_model * even)  # base^(-2i / d_model)
     angles = torch.arange(n, dtype=torch.float64)[:, None] * frequencies  # (n, ceil(d_model / 2))
@@ -49,8 +49,9 @@ class SinusoidalPositions(nn.Module):
     max_len  positions computed at the start; a longer input makes the table grow
     base     as in sinusoidal_positions
 
-    The table is a buffer: it moves with the module from device to device, and as it can be computed
-    again, it is not stored in the state_dict.
+    The table is a buffer: it moves with the module from device to device. As it can be computed again, it is
+    not stored in the state_dict, and is made anew for a longer input or one of another dtype. (A module that
+    was cast to a shorter dtype and back keeps the rounded numbers.)
     """
 
     def __init__(self, d_model: int, max_len: int = 512, base: float = 10000.0) -> None:
@@ -61,12 +62,11 @@ class SinusoidalPositions(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x (B, n, d_model) -> x + table[:n], the same shape. Other shapes raise ValueError."""
         checks.sequences(x, self.d_model)
-        n = x.shape[1]
-        if n > len(self.table):
-            self.table = sinusoidal_positions(
-                max(n, 2 * len(self.table)), self.d_model, self.base, self.table.device, self.table.dtype
-            )
-        return x + self.table[:n].to(x.dtype)
+        n, known = x.shape[1], len(self.table)
+        if n > known or x.dtype != self.table.dtype:
+            length = known if n <= known else max(n, 2 * known)
+            self.table = sinusoidal_positions(length, self.d_model, self.base, self.table.device, x.dtype)
+        return x + self.table[:n]
 
 
 class LearnedPositions(nn.Module):
@@ -75,16 +75,17 @@ class LearnedPositions(nn.Module):
     d_model  features of a token
     max_len  how many positions there are; beyond them nothing was learned, so longer input is refused
 
+    They start small and random (std 0.02) beside token vectors, as in BERT.
     Source: Gehring et al., Convolutional Sequence to Sequence Learning (2017), section 3.1.
     """
 
     def __init__(self, d_model: int, max_len: int) -> None:
         super().__init__()
-        checks.table(max_len, d_model)
+        checks.table("max_len", max_len, d_model)
         self.d_model = d_model
         self.table = nn.Parameter(0.02 * torch.randn(max_len, d_model))
 
     def forward(self, x: Tensor) -> Tensor:
         """x (B, n, d_model) -> x + table[:n]. Raises ValueError for other shapes and for n > max_len."""
         checks.sequences(x, self.d_model, longest=len(self.table))
-        return x + self.table[: x.shape[1]]
+        return x + self.table[: x.shape[1]].to(x.dtype)

@@ -33,7 +33,7 @@ class Task:
 
     def batch(self, size: int, generator: torch.Generator, n: int | None = None) -> tuple[Tensor, Tensor]:
         """Random tokens (size, n) and their answers (size, n, answers)."""
-        tokens = torch.randint(self.vocabulary, (size, n or self.n), generator=generator)
+        tokens = torch.randint(self.vocabulary, (size, self.n if n is None else n), generator=generator)
         return tokens, self.solve(tokens)
 
 
@@ -88,10 +88,15 @@ class History:
     loss: list[float] = field(default_factory=list)
     accuracy: list[float] = field(default_factory=list)
 
+    def add(self, loss: float, accuracy: float) -> None:
+        """One more step, seen by both lists or, if it is interrupted here, by the accuracy alone."""
+        self.accuracy.append(accuracy)
+        self.loss.append(loss)
+
     def __str__(self) -> str:
-        done = f"{len(self.loss)} of {self.steps} steps"
-        last = f": loss {self.loss[-1]:.3f}, accuracy {self.accuracy[-1]:.3f}" if self.loss else ""
-        return done + last
+        done = len(self.loss)
+        last = f": loss {self.loss[-1]:.3f}, accuracy {self.accuracy[done - 1]:.3f}" if done else ""
+        return f"{done} of {self.steps} steps{last}"
 
 
 def train(
@@ -99,6 +104,7 @@ def train(
 ) -> History:
     """Train with Adam on fresh random sequences, where the model is, with a progress bar.
 
+    The seed fixes the sequences; what the model draws (its start, dropout) comes from torch.manual_seed.
     Interrupting (the stop button) ends the training early: the model keeps what it has learned so far,
     and the history tells how far it came. The model is left in eval mode.
     """
@@ -115,20 +121,27 @@ def train(
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            history.loss.append(loss.item())
-            history.accuracy.append(_all_right(scores, answers))
+            history.add(loss.item(), _all_right(scores, answers))
     except KeyboardInterrupt:
         print(f"Interrupted after {history}")
-    model.eval()
+    finally:
+        model.eval()
     return history
 
 
 @torch.no_grad()
 def accuracy(model: nn.Module, task: Task, seed: int, n: int | None = None, size: int = 500) -> float:
-    """Share of tokens with every answer right, on fresh sequences of length n (default: the task's)."""
+    """Share of tokens with every answer right, on fresh sequences of length n (default: the task's).
+
+    Measured in eval mode, without dropout; the model's mode stays as it was.
+    """
     device = next(model.parameters()).device
     tokens, answers = (t.to(device) for t in task.batch(size, torch.Generator().manual_seed(seed), n))
-    return _all_right(model(tokens)[0], answers)
+    mode = model.training
+    try:
+        return _all_right(model.eval()(tokens)[0], answers)
+    finally:
+        model.train(mode)
 
 
 def _all_right(scores: Tensor, answers: Tensor) -> float:
