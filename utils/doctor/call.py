@@ -29,12 +29,13 @@ class _Stop(BaseException):
     """Thrown into a patient that runs for too long; nothing that it catches."""
 
 
-def call(patient: Callable, *args: Any, seconds: float = SECONDS, **kwargs: Any) -> Any:
+def call(patient: Callable, *args: Any, seconds: float | None = None, **kwargs: Any) -> Any:
     """What the patient returns for copies of these arguments.
 
-    Raises Trouble where it raises, and Hangs where it takes longer than `seconds`. What it prints
-    and warns of is dropped. A patient that sleeps in foreign code is left behind in its thread.
+    Raises Trouble where it raises, and Hangs where it takes longer than `seconds` (by default SECONDS).
+    What it prints and warns of is dropped. One that sleeps in foreign code is left behind in its thread.
     """
+    seconds = SECONDS if seconds is None else seconds
     args = tuple(copied(a) for a in args)
     kwargs = {name: copied(value) for name, value in kwargs.items()}
     box: dict[str, Any] = {}

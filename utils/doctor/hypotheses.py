@@ -7,8 +7,9 @@ gives the same numbers is what the patient does. Everything here is wrong on pur
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from torch import Tensor
 # What a mask may do to the scores: name -> (scores, keep) -> scores
 FILLS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "minus infinity": lambda s, keep: s.masked_fill(~keep, -math.inf),
+    "-1000000000": lambda s, keep: s.masked_fill(~keep, -1e9),
     "zero": lambda s, keep: s.masked_fill(~keep, 0.0),
     "-1": lambda s, keep: s.masked_fill(~keep, -1.0),
     "-10": lambda s, keep: s.masked_fill(~keep, -10.0),
@@ -26,8 +28,6 @@ FILLS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "the smallest positive number": lambda s, keep: s.masked_fill(~keep, torch.finfo(torch.float32).tiny),
     "plus infinity": lambda s, keep: s.masked_fill(~keep, math.inf),
     "added as 0 and 1": lambda s, keep: s + keep.to(s.dtype),
-    "subtracted as 0 and 1": lambda s, keep: s - keep.to(s.dtype),
-    "drop added as 0 and 1": lambda s, keep: s + (~keep).to(s.dtype),
     "minus ten added": lambda s, keep: s - 10.0 * (~keep),
     "minus ten thousand added": lambda s, keep: s - 1e4 * (~keep),
     "ignored": lambda s, keep: s,
@@ -114,7 +114,8 @@ class Hypothesis:
         }
 
 
-def unmasked() -> Iterator[Hypothesis]:
+@cache
+def unmasked() -> tuple[Hypothesis, ...]:
     """Everything that shows without a mask, the likeliest first."""
     combinations = [
         Hypothesis(softmax=softmax, scale=scale, roles=roles)
@@ -122,32 +123,33 @@ def unmasked() -> Iterator[Hypothesis]:
         for softmax in SOFTMAXES
         for scale in SCALES
     ]
-    return iter(sorted(combinations, key=lambda h: len(h.deviations())))
+    return tuple(sorted(combinations, key=lambda h: len(h.deviations())))
 
 
-def with_mask(base: Hypothesis) -> Iterator[Hypothesis]:
+@cache
+def with_mask(base: Hypothesis) -> tuple[Hypothesis, ...]:
     """Everything that a mask may do to this base."""
     found = [
         replace(base, when=when, fill=fill, keep=keep, axis=axis)
-        for axis in MASK_AXES
-        for keep in ("attend", "hide")
-        for when, fills in (("before", FILLS), ("after", ("minus infinity", "ignored")))
+        for when, fills in (("before", FILLS), ("after", ("minus infinity",)))
         for fill in fills
-        if not (when == "after" and fill == "ignored")
+        for keep in ("attend", "hide")
+        for axis in MASK_AXES
     ]
-    return iter(sorted(found, key=lambda h: len(h.deviations())))
+    return tuple(sorted(found, key=lambda h: len(h.deviations())))
 
 
-def with_causal(base: Hypothesis) -> Iterator[Hypothesis]:
+@cache
+def with_causal(base: Hypothesis) -> tuple[Hypothesis, ...]:
     """Everything that a causal flag may do to this base."""
     found = [
         replace(base, causal=causal, causal_when=when, causal_fill=fill)
-        for causal in CAUSALS
         for when, fills in (("before", FILLS), ("after", ("minus infinity",)))
         for fill in fills
+        for causal in CAUSALS
         if fill != "ignored" and (causal != "ignored" or (when, fill) == ("before", "minus infinity"))
     ]
-    return iter(sorted(found, key=lambda h: len(h.deviations())))
+    return tuple(sorted(found, key=lambda h: len(h.deviations())))
 
 
 def attend(
@@ -160,7 +162,7 @@ def attend(
     Raises RuntimeError where such a patient would stop, because shapes do not fit.
     """
     heads = q.shape[1]
-    factor = SCALES[h.scale](q, k, v, heads)
+    factor = float(h.scale[7:]) if h.scale.startswith("number:") else SCALES[h.scale](q, k, v, heads)
     q, k, v = _roles(h.roles, q, k, v)
     keys = k.reshape(*k.shape[:-2], k.shape[-1], k.shape[-2]) if h.roles == "key reshaped" else k.mT
     scores = q @ keys * factor

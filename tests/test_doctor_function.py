@@ -1,0 +1,277 @@
+"""The doctor on attention functions: every fault is named, compounds too, and right code is left alone."""
+
+import itertools
+import math
+import random
+import time
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.doctor_patients import SINGLES, make
+from utils.attention import scaled_dot_product_attention
+from utils.doctor.function import examine
+
+
+def kinds(report):
+    """All that was named; a rule that only the causal mask shows counts for masks in general."""
+    return {f.kind for f in report.findings} | {f.kind.removeprefix("causal ") for f in report.findings}
+
+
+@pytest.mark.parametrize(("kind", "fault"), SINGLES, ids=[str(fault) for _, fault in SINGLES])
+def test_every_single_fault_is_named_and_nothing_else_is_blamed(kind, fault):
+    report = examine(make(**fault), "patient")
+    assert kind in {f.kind for f in report.findings}, str(report)
+    assert set(report.kinds) <= {kind}, str(report)
+    named = next(f for f in report.findings if f.kind == kind)
+    assert named.sentence
+    assert named.verdict != "fault" or named.cure
+
+
+# What a fault does cannot be seen beside another one that makes it void:
+VOID = [
+    {"softmax": ("queries", "heads", "batch"), "mask": ("inverted", "order"), "causal": ("no self",)},
+    {"softmax": ("none", "sigmoid"), "scale": ("after",), "fill": ("after", -1e4, -1e9)},
+    {"softmax": ("naive",), "fill": (-1e4,)},
+    {"roles": ("swap",), "causal": ("bottom-right",)},
+    {"roles": ("reshape", "swap"), "pure": ("in place",)},
+    {"scale": ("none", "d_model", "d_k", "times", "n", "after"), "pure": ("in place",)},
+]
+
+
+def together(*cases):
+    """The faults of several cases in one patient, or None where one hides the other."""
+    faults = {}
+    for _, fault in cases:
+        if set(fault) & set(faults):
+            return None
+        faults |= fault
+    for rule in VOID:
+        first, *rest = rule
+        if faults.get(first) in rule[first] and any(faults.get(key) in rule[key] for key in rest):
+            return None
+    return faults
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_compounds_are_named_with_all_their_faults(size):
+    compounds = [c for c in itertools.combinations(SINGLES, size) if together(*c)]
+    chosen = random.Random(0).sample(compounds, 40)
+    missed = []
+    for cases in chosen:
+        torch.manual_seed(0)
+        report = examine(make(**together(*cases)), "patient")
+        if not {kind for kind, _ in cases} <= kinds(report):
+            missed.append((together(*cases), sorted(kinds(report))))
+    assert len(missed) <= 0.05 * len(chosen), missed
+
+
+# -- right code -----------------------------------------------------------------------------
+
+
+def scaled_first(q, k, v, mask=None):
+    q = q * q.size(-1) ** -0.5
+    scores = torch.einsum("...qd,...kd->...qk", q, k)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf)
+    return scores.softmax(-1) @ v
+
+
+def both_fourth_roots(query, key, value, attn_mask=None, is_causal=False):
+    r = query.shape[-1] ** -0.25
+    scores = (query * r) @ (key * r).mT
+    if is_causal:
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(diagonal=1)
+        scores = scores.masked_fill(hidden, float("-inf"))
+    if attn_mask is not None:
+        scores = scores + torch.zeros(attn_mask.shape).masked_fill(~attn_mask, -torch.inf)
+    return scores.softmax(-1) @ value
+
+
+def renormalised(q, k, v, mask=None):
+    w = torch.softmax(q @ k.mT / math.sqrt(k.size(-1)), -1)
+    if mask is not None:
+        w = w * mask
+        w = w / w.sum(-1, keepdim=True)
+    return w @ v, w
+
+
+def low_fill(query, key, value, mask=None, dropout=None):
+    scores = torch.matmul(query, key.transpose(-2, -1)) / math.sqrt(query.size(-1))
+    if mask is not None:
+        scores = scores.masked_fill(mask == 0, -1e9)
+    p_attn = F.softmax(scores, dim=-1)
+    if dropout is not None:
+        p_attn = dropout(p_attn)
+    return torch.matmul(p_attn, value), p_attn
+
+
+def additive(q, k, v, attn_bias=None):
+    scores = q @ k.mT / math.sqrt(k.size(-1))
+    return (scores if attn_bias is None else scores + attn_bias).softmax(-1) @ v
+
+
+def hidden_where_true(q, k, v, key_padding_mask=None):
+    scores = q @ k.mT / math.sqrt(k.size(-1))
+    if key_padding_mask is not None:
+        scores = scores.masked_fill(key_padding_mask[:, None, None], -torch.inf)
+    return scores.softmax(-1) @ v
+
+
+def batched_only(q, k, v):
+    return torch.bmm(torch.softmax(torch.bmm(q, k.transpose(1, 2)) / math.sqrt(q.shape[2]), dim=2), v)
+
+
+def in_numpy(Q, K, V, mask=None):
+    scores = Q @ K.T / np.sqrt(K.shape[-1])
+    if mask is not None:
+        scores = np.where(mask, scores, -1e10)
+    e = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True) @ V
+
+
+def values_first(values, keys, query):
+    return {"weights": (w := (query @ keys.mT / keys.shape[-1] ** 0.5).softmax(-1)), "output": w @ values}
+
+
+def always_causal(q, k, v):
+    scores = q @ k.mT / math.sqrt(k.size(-1))
+    return (
+        scores.masked_fill(~torch.ones(scores.shape[-2:], dtype=torch.bool).tril(), -torch.inf).softmax(-1)
+        @ v
+    )
+
+
+def bottom_right(q, k, v, causal=False):
+    scores = q @ k.mT / math.sqrt(k.size(-1))
+    n, m = scores.shape[-2:]
+    if causal:
+        scores = scores.masked_fill(~torch.ones(n, m, dtype=torch.bool).tril(m - n), -torch.inf)
+    return scores.softmax(-1) @ v
+
+
+class Module(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.dropout = torch.nn.Dropout(0.5)
+
+    def forward(self, q, k, v, mask=None):
+        scores = q @ k.mT / math.sqrt(k.size(-1))
+        if mask is not None:
+            scores = scores.masked_fill(mask == 0, -1e20)
+        return self.dropout(scores.softmax(-1)) @ v
+
+
+RIGHT = [
+    make(),
+    F.scaled_dot_product_attention,
+    scaled_dot_product_attention,
+    scaled_first,
+    both_fourth_roots,
+    renormalised,
+    low_fill,
+    additive,
+    hidden_where_true,
+    batched_only,
+    in_numpy,
+    values_first,
+    always_causal,
+    bottom_right,
+    Module().eval(),
+]
+
+
+@pytest.mark.parametrize("patient", RIGHT, ids=lambda p: getattr(p, "__name__", type(p).__name__))
+def test_right_code_is_not_blamed(patient):
+    report = examine(patient, "patient")
+    assert report.faults == (), str(report)
+    assert "no fault found" in report.verdict
+    assert report.tried
+
+
+def test_what_is_a_convention_is_named():
+    assert "always causal" in kinds(examine(always_causal, "f"))
+    assert "causal aligned bottom-right" in kinds(examine(bottom_right, "f"))
+    assert "0 on empty rows" in kinds(examine(scaled_dot_product_attention, "f"))
+    assert "mask fill overflows float16" in kinds(examine(low_fill, "f"))
+
+
+def test_the_meaning_of_a_mask_can_be_told():
+    assert examine(make(mask="inverted"), "f").kinds == ("mask polarity inverted",)
+    assert examine(make(mask="inverted"), "f", mask="hide").kinds == ()
+    assert examine(make(fill="plus"), "f", mask="keep").kinds == ("mask added as 0/1",)
+
+
+# -- patients that misbehave ----------------------------------------------------------------
+
+
+def hangs(q, k, v):
+    while True:
+        pass
+
+
+def stops(q, k, v):
+    raise ValueError("no <b>idea</b>\nmore")
+
+
+def writes(q, k, v):
+    v += 1
+    return scaled_first(q, k, v)
+
+
+class Remembers:
+    past = 0
+
+    def __call__(self, q, k, v):
+        self.past = self.past + float(q.sum())
+        return scaled_first(q, k, v) + self.past
+
+
+@pytest.mark.parametrize(
+    ("patient", "words"),
+    [
+        (stops, "It stops: ValueError: no <b>idea</b>"),
+        (hangs, "does not return within"),
+        (lambda q, k, v: "text", "returns str, but the output should have shape"),
+        (lambda q, k, v: None, "returns NoneType"),
+        (lambda q, k, v: q[..., :1, :1], "but the output should have shape (2, 3, 5, 6)"),
+        (lambda q: q, "It stops: TypeError"),
+        (lambda q, k, v: scaled_first(q, k, v) * torch.nan, "are NaN on a plain input"),
+        (lambda q, k, v: torch.rand(*q.shape[:-1], v.shape[-1]), "another output each time"),
+        (writes, "The caller's value is changed in place"),
+        (Remembers(), "depends on what was asked before"),
+        (lambda q, k, v: scaled_first(1.7 * q, k, v), "The scores are multiplied by 0.85"),
+        (lambda q, k, v: scaled_first(q, k, v).tanh(), "no known mistake gives these numbers"),
+        (lambda q, k, v: scaled_first(q, k, v).detach(), "No gradient reaches query and key and value"),
+    ],
+)
+def test_patients_that_misbehave_are_reported_in_words(patient, words, monkeypatch):
+    monkeypatch.setattr("utils.doctor.call.SECONDS", 0.3)
+    report = examine(patient, "patient")
+    assert report.faults, str(report)
+    assert words in str(report)
+
+
+def test_a_report_escapes_what_the_patient_says():
+    page = examine(stops, "<script>")._repr_mimebundle_()["text/html"]
+    assert "<script>" not in page
+    assert "&lt;b&gt;idea" in page
+
+
+def test_a_report_shows_numbers_found_and_wanted():
+    report = examine(make(scale="none"), "f")
+    evidence = report.findings[0].evidence[0]
+    assert evidence.found.shape == evidence.wanted.shape == (3, 3)
+    assert not np.allclose(evidence.found, evidence.wanted)
+    assert np.allclose(evidence.wanted.sum(1), 1)
+    assert "should be" in str(report)
+
+
+def test_it_takes_less_than_a_second():
+    patient = make(scale="d_model", causal="upper")
+    examine(patient, "f")
+    start = time.process_time()
+    examine(patient, "f")
+    assert time.process_time() - start < 1

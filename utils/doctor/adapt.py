@@ -1,0 +1,212 @@
+"""Making an unknown attention function callable in one way: fn(q, k, v, keep, causal) -> output, weights.
+
+Names of arguments, the number of axes, torch or numpy, tuples, and the kind of mask differ from code to code.
+They are found by trying on a small, right-shaped input what the function takes.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from utils.doctor.call import Hangs, Trouble, call, tensor
+
+ROLES = {
+    "query": r"^(x?q|querys?|queries|q_.*|query_.*|queries_.*)$",
+    "key": r"^(x?k|keys?|k_.*|key_(?!padding).*|keys_.*)$",
+    "value": r"^(x?v|values?|vals?|v_.*|value_.*|values_.*)$",
+}
+MASKS = ("keep", "hide", "keep as 0 and 1", "added")
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a patient wants to be called.
+
+    axes      4: (B, h, n, d), 3: (B, n, d), 2: (n, d)
+    numpy     whether it takes arrays
+    dtype     of the inputs
+    roles     argument names for query, key and value, or None for the first three in this order
+    mask      the mask's argument name, or None; a number is its place
+    mask_axes "scores": as many as the scores; "keys": (B, n_k); "pairs": (n_q, n_k)
+    mask_kind one of MASKS
+    causal    the causal flag's argument name, or None
+    extra     other arguments that it insists on
+    """
+
+    axes: int = 4
+    numpy: bool = False
+    dtype: torch.dtype = torch.float64
+    roles: tuple[str, str, str] | None = None
+    mask: str | None = None
+    mask_axes: str = "scores"
+    mask_kind: str = "keep"
+    causal: str | None = None
+    extra: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class Patient:
+    """A function that can be asked: how it is called, and the way to call it."""
+
+    function: Callable
+    style: Style
+
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None = None, causal: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """Ask with (B, H, n, d) tensors; keep is boolean, (B, 1, 1 or n_q, n_k), True = may attend.
+
+        returns  output (B, H, n_q, d_v) and, where it gives them, weights (B, H, n_q, n_k)
+        Raises Trouble where the patient does not answer with an output of this shape.
+        """
+        style = self.style
+        shape = tuple(drop_axes(torch.empty(*q.shape[:-1], v.shape[-1], device="meta"), style.axes).shape)
+        args, kwargs = self.arguments([self._given(t.to(style.dtype)) for t in (q, k, v)])
+        if keep is not None:
+            kwargs[style.mask] = self._mask(keep, q.shape[-2])
+        if causal:
+            kwargs[style.causal] = True
+        return read(call(self.function, *args, **kwargs), shape, k.shape[-2])
+
+    def arguments(self, inputs: list[Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Query, key and value as the patient names or orders them, with what else it insists on."""
+        if self.style.roles:
+            return [], dict(zip(self.style.roles, inputs, strict=True)) | dict(self.style.extra)
+        return inputs, dict(self.style.extra)
+
+    def _given(self, tensor_: Tensor) -> Any:
+        shaped = drop_axes(tensor_, self.style.axes)
+        return shaped.numpy().copy() if self.style.numpy else shaped
+
+    def _mask(self, keep: Tensor, n_q: int) -> Any:
+        style = self.style
+        if style.mask_axes == "keys":
+            keep = keep[:, 0, 0]
+        elif style.mask_axes == "pairs":
+            keep = keep[0, 0].expand(n_q, -1)
+        else:
+            keep = drop_axes(keep, style.axes)
+        given = {
+            "keep": keep,
+            "hide": ~keep,
+            "keep as 0 and 1": keep.to(style.dtype),
+            "added": torch.zeros(keep.shape, dtype=style.dtype).masked_fill(~keep, -torch.inf),
+        }[style.mask_kind]
+        return given.numpy().copy() if style.numpy else given.clone()
+
+
+def drop_axes(tensor_: Tensor, axes: int) -> Tensor:
+    """(B, H, n, d) as the patient has it: without heads (3 axes), without a batch too (2 axes)."""
+    return {4: tensor_, 3: tensor_[:, 0], 2: tensor_[0, 0]}[axes]
+
+
+def lift_axes(tensor_: Tensor) -> Tensor:
+    """Back to (B, H, n, d)."""
+    return {4: tensor_, 3: tensor_[:, None], 2: tensor_[None, None]}[tensor_.ndim]
+
+
+def read(answer: Any, shape: tuple[int, ...], n_k: int) -> tuple[Tensor, Tensor | None]:
+    """Output and weights out of whatever was returned. Raises Trouble where no output is in it."""
+    parts = list(answer.values()) if isinstance(answer, dict) else answer
+    parts = list(parts) if isinstance(parts, tuple | list) else [parts]
+    found = [t.detach().double() for t in map(tensor, parts) if t is not None and t.is_floating_point()]
+    outputs = [t for t in found if tuple(t.shape) == shape]
+    if not outputs:
+        shapes = ", ".join(str(tuple(t.shape)) for t in found) or type(answer).__name__
+        raise Trouble(f"returns {shapes}, but the output should have shape {shape}")
+    weights = [t for t in found if t is not outputs[0] and tuple(t.shape) == (*shape[:-1], n_k)]
+    return lift_axes(outputs[0]), lift_axes(weights[0]) if weights else None
+
+
+def styles(function: Callable) -> Iterator[Style]:
+    """Every way in which a patient with this signature may want to be called, the likeliest first."""
+    base = signature(function)
+    for numpy in (False, True):
+        for axes in (4, 3, 2):
+            for dtype in (torch.float64, torch.float32):
+                yield replace(base, numpy=numpy, axes=axes, dtype=dtype)
+
+
+def signature(function: Callable) -> Style:
+    """What the argument names tell."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # a builtin: PyTorch's own has these names
+        return Style(mask="attn_mask", causal="is_causal")
+    names = [n for n, p in parameters.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    roles = [next((n for n in names if re.match(ROLES[r], n.lower())), None) for r in ROLES]
+    complete = tuple(roles) if None not in roles and len(set(roles)) == 3 else None
+    mask = next((n for n in names if "mask" in n.lower() or n.lower() in ("bias", "attn_bias", "keep")), None)
+    causal = next((n for n in names if "causal" in n.lower()), None)
+    taken = {*(complete or names[:3]), mask, causal}
+    extra = []
+    for name in names:
+        if name in taken:
+            continue
+        if name.lower() in ("training", "train", "is_training"):
+            extra.append((name, False))
+        elif "dropout" in name.lower() or parameters[name].default is inspect.Parameter.empty:
+            extra += _needed(name, parameters[name].default)
+    if mask and parameters[mask].default is inspect.Parameter.empty:
+        extra.append((mask, None))
+    return Style(roles=complete, mask=mask, causal=causal, extra=tuple(extra))
+
+
+D_K, HEADS = 4, 3  # of the inputs that patients are asked with
+
+
+def _needed(name: str, default: Any) -> list[tuple[str, Any]]:
+    """A value for an argument that the patient insists on, as far as the name tells."""
+    low = name.lower()
+    if "dropout" in low:
+        return [(name, 0.0)] if default is inspect.Parameter.empty or isinstance(default, float) else []
+    if low in ("d_k", "dk", "d", "dim", "head_dim", "d_head", "depth", "size"):
+        return [(name, D_K)]
+    if low in ("d_model", "embed_dim", "emb_dim", "hidden_size", "dim_model"):
+        return [(name, D_K * HEADS)]
+    if low in ("h", "heads", "num_heads", "n_heads", "nhead"):
+        return [(name, HEADS)]
+    if low in ("scale", "scaling"):
+        return [(name, D_K**-0.5)]
+    return []
+
+
+def adapt(function: Callable, probe: Callable[[int], tuple[Tensor, Tensor, Tensor]]) -> Patient:
+    """The patient, as it answers to one of the styles. probe(axes) makes query, key and value for it.
+
+    Raises Trouble that says what happened with the likeliest style, where none works.
+    """
+    first: Trouble | None = None
+    for style in styles(function):
+        patient = Patient(function, style)
+        try:
+            patient(*probe(style.axes))
+        except Hangs:
+            raise
+        except Trouble as trouble:
+            first = first or trouble
+            continue
+        return patient
+    raise first
+
+
+def mask_styles(patient: Patient) -> Iterator[Patient]:
+    """The same patient, with every kind of mask that it may take."""
+    for kind in MASKS:
+        for axes in ("scores", "keys", "pairs"):
+            if axes == "keys" and patient.style.axes == 2:
+                continue
+            yield Patient(patient.function, replace(patient.style, mask_kind=kind, mask_axes=axes))
+
+
+def is_array(value: object) -> bool:
+    """Whether this is a table of numbers."""
+    return isinstance(value, Tensor | np.ndarray)
