@@ -1,0 +1,248 @@
+"""Getting the table of positions out of anything: a function that makes it, or a module that adds it."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from utils.doctor import call as caller
+from utils.doctor.call import Hangs, Trouble
+
+LENGTHS = [
+    *("n", "l", "t", "s", "len", "length", "seq_len", "seq_length", "seqlen", "sequence_length", "n_ctx"),
+    *("max_len", "maxlen", "max_length", "max_seq_len", "max_seq_length", "max_position", "max_positions"),
+    *("pos", "position", "positions", "n_pos", "num_pos", "n_positions", "num_positions", "n_tokens"),
+    *("max_position_embeddings", "context", "context_length", "block_size", "timesteps"),
+]
+WIDTHS = [
+    *("d", "e", "c", "d_model", "dmodel", "dim", "dims", "n_dim", "model_dim", "dimension", "width", "depth"),
+    *("embed_dim", "emb_dim", "embedding_dim", "embedding_size", "emb_size", "embed_size", "d_emb", "n_embd"),
+    *("hidden", "hidden_size", "hidden_dim", "d_hid", "d_hidden", "num_hiddens", "features", "channels"),
+]
+INPUTS = [
+    *("x", "input", "inputs", "inp", "src", "tensor", "tokens", "emb", "embeddings", "x_emb"),
+    *("hidden_states", "token_embedding"),
+]
+COMMON_WIDTHS = (16, 64, 32, 128, 512, 256, 8, 768, 4, 6, 10, 12, 20, 24, 48, 96, 100, 300, 384, 1024)
+
+
+def required(function: Callable) -> list[str]:
+    """Names of the arguments that have no default."""
+    return [p.name for p in _parameters(function) if p.default is p.empty]
+
+
+def _parameters(function: Callable) -> list[inspect.Parameter]:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+
+
+def named(function: Callable, names: list[str]) -> str | None:
+    """The first argument with one of these names."""
+    return next((p.name for p in _parameters(function) if p.name.lower() in names), None)
+
+
+def numbers(value: Any) -> np.ndarray | None:
+    """What came back, in float64; None if it is no array of real numbers."""
+    if isinstance(value, (tuple, list)) and value and isinstance(value[0], (Tensor, np.ndarray)):
+        value = torch.stack(list(map(torch.as_tensor, value))) if isinstance(value, list) else value[0]
+    found = caller.tensor(value)
+    if found is None or found.dtype == torch.bool or found.is_meta:
+        return None
+    return found.detach().double().cpu().numpy()
+
+
+def precision(value: Any) -> float:
+    """The spacing of numbers just above 1 in this array's dtype."""
+    value = value[0] if isinstance(value, tuple) and value else value
+    if isinstance(value, np.ndarray):
+        return float(np.finfo(value.dtype).eps) if value.dtype.kind == "f" else 1e-7
+    return torch.finfo(value.dtype).eps if isinstance(value, Tensor) and value.is_floating_point() else 1e-7
+
+
+# -- a function that makes the table -------------------------------------------------------------
+
+Make = Callable[[int, int], Any]
+
+
+def maker(function: Callable) -> tuple[Make, str]:
+    """(n, d) -> whatever the function returns, however its arguments are called and ordered.
+
+    Raises Trouble in the function's own words if no order of arguments gives an (n, d) table.
+    """
+    first: Trouble | None = None
+    turned: Make | None = None
+    for make in _ways(function):
+        try:
+            found = numbers(make(6, 10))
+        except Hangs:
+            raise
+        except Trouble as trouble:
+            first = first or trouble
+            continue
+        shape = None if found is None else tuple(s for s in found.shape if s != 1)
+        if shape == (6, 10):
+            return make, ""
+        if shape == (10, 6):
+            turned = turned or make  # or its arguments come in the other order, which is tried next
+        if shape == (10,) and found.size == 10:
+            return _row_by_row(make), "one position at a time"
+        first = first or Trouble(
+            f"returns {_what(found)} where a table of 6 positions and width 10 is (6, 10)"
+        )
+    if turned is not None:
+        return lambda n, d: _turned(turned(n, d)), "transposed"
+    raise first or Trouble("takes no (n, d)")
+
+
+def _ways(function: Callable) -> Iterator[Make]:
+    n_name, d_name = named(function, LENGTHS), named(function, WIDTHS)
+    if n_name and d_name:
+        yield lambda n, d: caller.call(function, **{n_name: n, d_name: d})
+        yield lambda n, d: caller.call(function, **{n_name: torch.arange(n), d_name: d})
+        yield lambda n, d: caller.call(function, **{n_name: torch.arange(n).float(), d_name: d})
+        return
+    yield lambda n, d: caller.call(function, n, d)
+    yield lambda n, d: caller.call(function, d, n)
+    yield lambda n, d: caller.call(function, torch.arange(n), d)
+
+
+def _row_by_row(make: Make) -> Make:
+    return lambda n, d: np.stack([numbers(make(t, d)).reshape(d) for t in range(n)])
+
+
+def _turned(value: Any) -> Any:
+    return value.T if isinstance(value, (Tensor, np.ndarray)) else np.asarray(value).T
+
+
+def flat(table: np.ndarray, n: int, d: int) -> np.ndarray | None:
+    """(1, n, d), (n, 1, d) ... as (n, d)."""
+    return (
+        table.reshape(n, d)
+        if tuple(s for s in table.shape if s != 1) == tuple(s for s in (n, d) if s != 1)
+        else None
+    )
+
+
+def _what(found: np.ndarray | None) -> str:
+    return "no array of numbers" if found is None else f"shape {found.shape}"
+
+
+# -- a module that adds it ------------------------------------------------------------------------
+
+
+@dataclass
+class Adder:
+    """A patient that takes x, with what is needed to ask it questions.
+
+    fresh    a new copy, as if it had never been called
+    width    features of a token
+    dtype    of x
+    axes     order of (B, n, d): "bnd", "nbd", or "nd" for a single sequence
+    """
+
+    fresh: Callable[[], Callable]
+    width: int
+    dtype: torch.dtype
+    axes: str = "bnd"
+
+    def __call__(self, x: Tensor, patient: Callable | None = None) -> np.ndarray:
+        """f(x) for x (B, n, d), in float64 and with these axes."""
+        x = self.arrange(x)
+        f = patient or self.fresh()
+        y = numbers(caller.call(f, x))
+        if y is None:
+            raise Trouble("returns no array of numbers")
+        if self.axes == "nbd" and y.ndim == 3:
+            y = y.transpose(1, 0, 2)
+        return y[None] if self.axes == "nd" and y.ndim == 2 else y
+
+    def arrange(self, x: Tensor) -> Tensor:
+        """(B, n, d) as the patient wants it."""
+        x = x.to(self.dtype)
+        return x.transpose(0, 1).contiguous() if self.axes == "nbd" else x[0] if self.axes == "nd" else x
+
+    def zeros(self, n: int, b: int = 1) -> Tensor:
+        """An input of zeros."""
+        return torch.zeros(b, n, self.width)
+
+
+def adder(patient: Callable, d_model: int | None) -> Adder:
+    """How to ask this patient, or Trouble in its own words."""
+    trouble: Trouble | None = None
+    dtype = _dtype(patient)
+    for width in [d_model] if d_model else _widths(patient):
+        for shape, axes in (((2, 7, width), "bnd"), ((1, 7, width), "bnd"), ((7, 2, width), "bnd")):
+            try:
+                found = numbers(caller.call(copied(patient), torch.zeros(shape, dtype=dtype)))
+            except Hangs:
+                raise
+            except Trouble as error:
+                trouble = trouble or error
+                continue
+            if found is not None and found.ndim >= 2:
+                return Adder(lambda: copied(patient), width, dtype, axes)
+            trouble = trouble or Trouble("returns no array of numbers")
+        try:
+            if numbers(caller.call(copied(patient), torch.zeros(7, width, dtype=dtype))) is not None:
+                return Adder(lambda: copied(patient), width, dtype, "nd")
+        except Trouble:
+            continue
+    raise trouble or Trouble("takes no (B, n, d)")
+
+
+def copied(patient: Callable) -> Callable:
+    """A copy in eval mode; the patient itself, if it cannot be copied."""
+    try:
+        twin = copy.deepcopy(patient)  # of a function, this is the function itself
+    except Exception:
+        return patient
+    return twin.eval() if isinstance(twin, nn.Module) else twin
+
+
+def _dtype(patient: Callable) -> torch.dtype:
+    tensors = [*patient.parameters(), *patient.buffers()] if isinstance(patient, nn.Module) else []
+    return next((t.dtype for t in tensors if t.is_floating_point()), torch.float32)
+
+
+def tensors(patient: Callable) -> dict[str, Tensor]:
+    """Every tensor that a module keeps, registered or not."""
+    if not isinstance(patient, nn.Module):
+        return {}
+    found = dict(patient.named_parameters()) | dict(patient.named_buffers())
+    for name, module in patient.named_modules():
+        loose = {f"{name}.{k}".lstrip("."): v for k, v in vars(module).items() if isinstance(v, Tensor)}
+        found |= loose
+    return found
+
+
+def _widths(patient: Callable) -> list[int]:
+    """Widths to try, the likely ones first."""
+    kept = vars(patient) if isinstance(patient, nn.Module) else {}
+    said = [v for k, v in kept.items() if k.lower().strip("_") in WIDTHS and isinstance(v, int)]
+    last = [t.shape[-1] for t in tensors(patient).values() if t.ndim]
+    return list(dict.fromkeys([*said, *last, *(2 * w for w in last), *COMMON_WIDTHS]))
+
+
+def build(cls: type, width: int, length: int = 64) -> nn.Module:
+    """An instance of this width, without dropout. Raises Trouble if it asks for more than is known."""
+    name, n_name = named(cls, WIDTHS), named(cls, LENGTHS)
+    given: dict[str, Any] = {name: width} if name else {}
+    given |= {n_name: length} if n_name and n_name in required(cls) else {}
+    for other in required(cls):
+        if other not in given:
+            if "drop" not in other.lower() and other.lower() != "p":
+                raise Trouble(f"its constructor wants {other}, and what that is is not known")
+            given[other] = 0.0
+    if name is None:
+        raise Trouble("its constructor has no argument for the width")
+    return caller.call(cls, **given).eval()
