@@ -1,0 +1,156 @@
+"""What a mask says: which entries are marked, how, and which known mask that is."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from utils.doctor.call import Trouble
+from utils.doctor.notes import Notes
+from utils.doctor.report import CONVENTION, FAULT, Finding, Matrices
+
+HALF_RANGE = 65504.0  # float16 ends here
+
+
+STRONG = -50.0  # exp of this is 2e-22
+
+
+@dataclass
+class MaskNotes(Notes):
+    """What is noted of a mask builder; `means` as in `masks.examine`."""
+
+    means: str | None = None
+
+    def say(self, kind: str, verdict: str, sentence: str, cure: str = "", shown: str = "",
+            matrices: tuple[np.ndarray, np.ndarray] | None = None) -> None:  # fmt: skip
+        """Note a finding, once."""
+        if not self.has(kind):
+            proof = (Matrices("1 = may attend", *(m.astype(float) for m in matrices)),) if matrices else ()
+            self.add(Finding(kind, verdict, sentence, cure, shown, proof))
+
+
+@dataclass(frozen=True)
+class Guess:
+    """A mask as somebody may have built it: what is kept, and what to say of it."""
+
+    kind: str
+    keep: np.ndarray
+    verdict: str = FAULT
+    sentence: str = ""
+    cure: str = ""
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Which entries of a mask are marked, and what a mark says, where its value tells: "hide", or None."""
+
+    marked: np.ndarray
+    says: str | None
+
+
+def array(value: Any) -> np.ndarray:
+    """A mask as a numpy array; Trouble if it is none."""
+    value = value[0] if isinstance(value, tuple) and value else value
+    if isinstance(value, Tensor):
+        value = value.detach().cpu()
+        value = value.float().numpy() if value.dtype == torch.bfloat16 else value.numpy()
+    value = np.asarray(value)
+    if value.dtype.kind not in "biuf":
+        raise Trouble("returns no array of numbers")
+    return value
+
+
+def read(case: MaskNotes, mask: np.ndarray) -> Marks:
+    """Booleans, zeros and ones, or numbers to be added; oddities of the numbers are noted."""
+    if mask.dtype == bool:
+        return Marks(mask, None)
+    wide = mask.astype(float)
+    if np.isnan(wide).any():
+        case.say(
+            "not finite",
+            FAULT,
+            f"{np.isnan(wide).sum()} of {wide.size} entries are NaN: 0 times infinity is no number.",
+            "torch.zeros(...).masked_fill(hidden, float('-inf')).",
+        )
+        wide = np.where(np.isnan(wide), 0.0, wide)
+    values = set(np.unique(wide).tolist())
+    if values <= {0.0, 1.0}:
+        case.say(
+            "zeros and ones",
+            CONVENTION,
+            f"The mask holds 0 and 1 as {mask.dtype}: added to scores it would hide nothing.",
+            "mask.bool(), and masked_fill where it is used.",
+        )
+        return Marks(wide == 1, None)
+    case.say(
+        "added to scores", CONVENTION, "The mask is made of numbers to be added: 0 leaves a score as it is."
+    )
+    fill = max((v for v in values if v != 0), key=abs)
+    if len(values - {0.0}) > 1:
+        case.say(
+            "several fills",
+            FAULT,
+            f"Hidden entries hold different numbers: {sorted(values)[:4]}.",
+            "Combine masks as booleans, with & or |, and fill once.",
+        )
+    _fill(case, fill)
+    return Marks(wide != 0, "hide")
+
+
+def _fill(case: MaskNotes, fill: float) -> None:
+    line = "masked_fill(hidden, float('-inf'))."
+    if abs(fill) < 1e-3:
+        case.say(
+            "fill near zero",
+            FAULT,
+            f"The fill is {fill:g}, which is nearly 0: a hidden key keeps its score (was {fill:g} "
+            "meant as a power of ten "
+            "with the other sign?).",
+            line,
+        )
+    elif fill > 0:
+        case.say("fill is positive", FAULT, f"{fill:g} is added to hidden scores: they win.", line)
+    elif fill > STRONG:
+        share = np.exp(fill)
+        sentence = (
+            f"The fill is {fill:g}: against an equal score a hidden key still gets {share:.2g} of a share."
+        )
+        case.say("fill too weak", FAULT, sentence, line)
+    elif np.isfinite(fill) and fill < -HALF_RANGE:
+        case.say(
+            "fill overflows float16",
+            CONVENTION,
+            f"The fill {fill:.3g} is beyond float16, which ends at -65504: fine in float32.",
+            "float('-inf'), or torch.finfo(scores.dtype).min.",
+        )
+
+
+def line_up(
+    case: MaskNotes, marks: Marks, guesses: Iterable[Guess], shown: str
+) -> tuple[Guess | None, str | None]:
+    """The first guess that fits, the right one first, and its reading: the one that was meant, or either."""
+    guesses, meant = list(guesses), marks.says or case.means
+    readings = {"keep": marks.marked, "hide": ~marks.marked}
+    for guess, reading in itertools.product(guesses, [meant] if meant else ["keep", "hide"]):
+        if not np.array_equal(readings[reading], guess.keep):
+            continue
+        if reading == "hide" and meant is None:
+            case.say(
+                "marked means hidden",
+                CONVENTION,
+                "True (or 1) marks what is hidden, as in nn.MultiheadAttention; "
+                "F.scaled_dot_product_attention reads True as 'may attend'.",
+                "Turn it with ~mask where the other meaning is wanted.",
+            )
+        if guess.kind:
+            proof = tuple(keep.reshape(-1, keep.shape[-1]) for keep in (guess.keep, guesses[0].keep))
+            proof = proof if proof[0].shape == proof[1].shape else None
+            case.say(guess.kind, guess.verdict, guess.sentence, guess.cure, shown, proof)
+        return guess, reading
+    return None, None

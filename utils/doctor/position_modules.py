@@ -1,0 +1,209 @@
+"""Examining a module that adds positions to x: which axis, how often, and which table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from utils.doctor import position_patients as patients
+from utils.doctor.call import Trouble
+from utils.doctor.position_habits import (
+    after_bfloat16,
+    devices,
+    later_calls,
+    lengths,
+    odd_module,
+    rows_of,
+    same_each_time,
+    writes,
+)
+from utils.doctor.position_notes import TableNotes, depends_on_length, table_or_learned
+from utils.doctor.position_tables import Code
+
+
+def module(case: TableNotes, patient: Callable, d_model: int | None) -> None:
+    """Examine x -> x + code: how x is taken, what is added to it, and what else happens."""
+    f = patients.adder(patient, d_model)
+    x = torch.randint(1, 3, (2, 7, f.width)).double() * (torch.randint(0, 2, (2, 7, f.width)) * 2 - 1)
+    if not same_each_time(case, f, x[:1]):
+        return
+    _axes(case, f)
+    writes(case, f, x)
+    y, at_zero = _answers(f, x)
+    if y.shape[-1] > f.width and np.array_equal(y[..., : f.width], x.numpy()):
+        case.convention(
+            "concatenated, not added", "The code stands beside the input instead of on top of it."
+        )
+        y, at_zero = x.numpy() + y[..., f.width :], at_zero[..., f.width :]
+    if y.shape[-2:] != x.shape[1:] or at_zero.shape != y.shape:
+        case.fault("wrong shape", f"Input (2, 7, {f.width}) gives {y.shape}.", "Check the axes of the table.")
+        return
+    slope = _slope(case, y - at_zero, x.numpy(), f)
+    if slope is None:
+        return
+    later_calls(case, f, at_zero)
+    table, eps = _read(case, f, at_zero)
+    learned = _is_parameter(patient, table, f.width)
+    before = len(case.findings)
+    code = table_or_learned(case, [table], eps, learned)
+    if case.has("one row for all tokens"):
+        case.drop(*(g.kind for g in case.findings if g.kind.startswith("positions start")))
+    _factors(case, slope, code, f.width, before)
+    lengths(case, f, code)
+    devices(case, f, patient)
+    after_bfloat16(case, f, patient, code)
+    odd_module(case, patient)
+
+
+def _answers(f: patients.Adder, x: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    y, at_zero = f(x), f(torch.zeros_like(x))
+    grow = y.ndim == 2  # the code alone, as (n, d)
+    y, at_zero = (t[None] if grow else t for t in (y, at_zero))
+    if y.shape[0] == 1 and x.shape[0] == 2:
+        y, at_zero = (np.repeat(t, 2, 0) for t in (y, at_zero))
+    return y, at_zero
+
+
+def _axes(case: TableNotes, f: patients.Adder) -> None:
+    """Which axis of the input counts as the position?"""
+    if f.axes == "nd":
+        case.convention("single sequences", "It takes one sequence (n, d), no batch.")
+        return
+    try:
+        found = f(torch.zeros(3, 7, f.width))
+    except Trouble as trouble:
+        _by_square(case, f, trouble)
+        return
+    if found.shape != (3, 7, f.width):
+        return
+    along_tokens = bool((found[:, 1:] != found[:, :1]).any())
+    along_batch = bool((found[1:] != found[:1]).any())
+    if along_tokens and along_batch:
+        case.fault("code differs between sequences", "Two sequences of one batch get different codes.")
+    elif along_batch:
+        f.axes = "nbd"
+        sentence = (
+            "The first axis counts as the position: right for (n, B, d). With batch-first input (B, n, d) "
+            "all tokens of a sequence get one and the same code."
+        )
+        cure = (
+            "For (B, n, d) keep the table as (1, max_len, d) and slice it with x.size(1): pe[:, : x.size(1)]."
+        )
+        if case.batch_first:
+            case.fault("sequence first", sentence, cure)
+        else:
+            case.convention("sequence first", sentence, cure)
+
+
+def _by_square(case: TableNotes, f: patients.Adder, trouble: Trouble) -> None:
+    """(3, 7, d) crashes: does it run where both axes are equally long, or with one sequence?"""
+    for shape in ((7, 7, f.width), (1, 7, f.width)):
+        try:
+            f(torch.zeros(shape))
+        except Trouble:
+            continue
+        case.fault(
+            "table sliced by the wrong axis",
+            f"Three sequences of seven tokens end in {trouble}, but {shape} runs.",
+            "Slice the table by the axis of the tokens: pe[:, : x.size(1)].",
+            f"x of shape (3, 7, {f.width})",
+        )
+        raise Trouble("other shapes were not examined") from trouble
+    raise trouble
+
+
+def _slope(case: TableNotes, moved: np.ndarray, x: np.ndarray, f: patients.Adder) -> float | None:
+    """The factor with which x comes out again, if it is one number."""
+    ratio = moved / x
+    slope, eps = float(np.median(ratio)), 8 * torch.finfo(f.dtype).eps
+    if np.abs(ratio - slope).max() <= eps * 8 * max(1.0, abs(slope)):
+        whole = round(slope)
+        root = math.sqrt(f.width)
+        return float(whole) if abs(slope - whole) < 0.05 else root if abs(slope / root - 1) < 0.01 else slope
+    again = f(torch.from_numpy(2 * x)) - f(torch.from_numpy(0 * x))
+    ratio_again = again.reshape(ratio.shape) / (2 * x) if again.shape == ratio.shape else ratio + 1
+    if np.allclose(ratio, ratio_again, rtol=1e-3, atol=1e-3) and np.allclose(ratio[0], ratio[-1], atol=1e-3):
+        case.fault(
+            "multiplied instead of added",
+            "Each entry of x comes out times a number that depends on the position.",
+            "Write x + pe.",
+        )
+        case.table([ratio[0]], 1e-4)
+    else:
+        case.not_tried.append(
+            "the code, as it cannot be separated from the input (a norm or a rotation, perhaps)"
+        )
+    return None
+
+
+def _read(case: TableNotes, f: patients.Adder, at_zero: np.ndarray) -> tuple[np.ndarray, float]:
+    """The table, as long as it can be had; from several lengths if each adds a single row of it."""
+    probe = at_zero[0]
+    if len(probe) > 1 and np.array_equal(probe, np.repeat(probe[:1], len(probe), 0)) and np.any(probe):
+        rows = []
+        for n in range(1, 49):
+            try:
+                rows.append(f(f.zeros(n)).reshape(-1, probe.shape[-1])[0])
+            except Trouble:
+                break
+        case.fault(
+            "one row for all tokens",
+            "Every token of a sequence gets the same code.",
+            "Slice the table, do not index it: pe[:, : x.size(1)] instead of pe[:, x.size(1)].",
+            f"rows 0 and 1 of the code of {len(probe)} tokens are equal",
+        )
+        case.not_tried.append("where counting starts, as one row does not tell")
+        return np.array(rows), torch.finfo(f.dtype).eps
+    for n in (256, 64, 32, 16):
+        try:
+            table = rows_of(f, n)[:, -probe.shape[-1] :]
+        except Trouble:
+            continue
+        if not np.allclose(table[: len(probe)], probe, atol=1e-4 + 4 * torch.finfo(f.dtype).eps):
+            depends_on_length(case, probe, table)
+        return table, torch.finfo(f.dtype).eps
+    return probe, torch.finfo(f.dtype).eps
+
+
+def _factors(case: TableNotes, slope: float, code: Code | None, width: int, before: int) -> None:
+    """What the factors of x and of the code mean together."""
+    scale = 1.0 if code is None else code.scale
+    if slope == 1:
+        return
+    if slope == scale:
+        kept = case.findings[before:]
+        case.findings[before:] = [f for f in kept if f.kind not in ("code scaled", "code added twice")]
+        case.fault(
+            "scaled after adding",
+            f"Input and code both come with the factor {slope:.4g}: the sum was scaled, or added to itself.",
+            "Scale the embedding first, then add: x * math.sqrt(d_model) + pe.",
+        )
+    elif slope == 0:
+        case.convention(
+            "returns the code alone",
+            "The input does not come out again: what is returned replaces it.",
+            "If no caller adds x, the tokens are lost: return x + pe.",
+        )
+    elif slope == 2:
+        case.fault(
+            "input added twice",
+            "The input comes with the factor 2: the module adds it, and so does somebody else.",
+            "Return x + pe from the module, and do not add x again.",
+        )
+    elif math.isclose(slope, math.sqrt(width)):
+        case.convention(
+            "input scaled first", f"x is multiplied by sqrt(d_model) = {slope:.4g} before adding."
+        )
+    else:
+        case.convention("input scaled", f"x comes out with the factor {slope:.4g}.")
+
+
+def _is_parameter(patient: Callable, table: np.ndarray, width: int) -> bool:
+    """Does training change the table? Some parameter is as wide, and no smaller."""
+    if not isinstance(patient, nn.Module):
+        return False
+    return any(p.requires_grad and p.ndim >= 2 and p.shape[-1] == width for p in patient.parameters())

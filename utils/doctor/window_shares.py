@@ -1,0 +1,125 @@
+"""How strongly a key is heard: shares inside the window, and what is left outside."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+
+from utils.doctor.report import FAULT
+from utils.doctor.window_notes import NEVER, Ask, N, WindowNotes, band
+
+
+def sums(case: WindowNotes, weights: np.ndarray, seen: np.ndarray) -> None:
+    """With equal scores, each of m keys should get 1 / m."""
+    sums, keys = weights.sum(1), seen.sum(1)
+    if np.abs(sums - 1).max() < 1e-3:
+        return
+    share = weights[np.arange(N), seen.argmax(1)]
+    right = seen / np.maximum(keys, 1)[:, None]
+    if np.allclose(share, share[0], rtol=1e-3) and share[0] < 0.5:
+        among = round(1 / share[0])
+        of = f"all {N} keys" if among == N else f"{among} keys, also where there are fewer"
+        if among == N:
+            kind = "not renormalised"
+            cure = "Hide keys before the softmax, with -inf, not after it."
+        else:
+            kind = "padding gets a share"
+            cure = "Hide the padding with -inf before the softmax; a key of zeros has the score 0."
+        case.say(
+            kind,
+            FAULT,
+            f"Shares were made among {of}: rows sum to {sums.min():.3g} ... {sums.max():.3g}, not to 1.",
+            cure,
+            f"{N} tokens, window=3, all scores equal",
+            (weights, right),
+        )
+    else:
+        case.say(
+            "no normalisation",
+            FAULT,
+            f"Rows of weights sum to {sums.min():.3g} ... {sums.max():.3g}, not to 1.",
+            "Divide by the sum over the window, or use softmax.",
+            f"{N} tokens, window=3, all scores equal",
+            (weights, right),
+        )
+
+
+def outside(case: WindowNotes, weights: np.ndarray, seen: np.ndarray) -> None:
+    """Keys outside the window must have no share at all."""
+    inside = np.where(seen, weights, 0).max(1, keepdims=True)
+    share = np.where(seen, 0, weights / inside).max()
+    if share > NEVER:
+        case.say(
+            "fill too weak",
+            FAULT,
+            f"Keys outside the window have {share:.2g} of a share: their score is "
+            f"{math.log(share):.3g}, not -inf.",
+            "scores.masked_fill(~window, float('-inf')).",
+            f"{N} tokens, window=3, all scores equal",
+            (np.where(seen, 0, weights), np.zeros_like(weights)),
+        )
+
+
+def shares(case: WindowNotes, ask: Ask, seen: np.ndarray, causal: bool | None) -> None:
+    """Inside the window: are logarithms of weights as far apart as scores?"""
+    q = torch.randn(N, 4, generator=torch.Generator().manual_seed(2))
+    k = torch.randn(N, 4, generator=torch.Generator().manual_seed(3))
+    weights, scores = ask(q, k, 3, causal), (q @ k.T / 2).double().numpy()
+    where = seen if seen.any() else np.ones_like(seen)
+    if not np.isfinite(weights).all():
+        case.say("not finite", FAULT, "Some weights are NaN or infinite.")
+        return
+    if (weights[where] <= 0).any():
+        case.say(
+            "no softmax",
+            FAULT,
+            f"Weights inside the window go down to {weights[where].min():.3g}: scores were used "
+            "without softmax.",
+            "softmax(scores, dim=-1) before the product with v.",
+        )
+        return
+    moves, found = [], []
+    for row, keys in enumerate(where):
+        moves.append(scores[row, keys] - scores[row, keys].mean())
+        logs = np.log(weights[row, keys])
+        found.append(logs - logs.mean())
+    x, y = np.concatenate(moves), np.concatenate(found)
+    slope = float((x * y).sum() / (x * x).sum())
+    if np.abs(y - slope * x).max() > 0.02 * max(1.0, np.abs(y).max()):
+        case.say(
+            "weights are no softmax of scores", FAULT, "Weights inside the window do not follow exp(q . k)."
+        )
+    elif abs(slope - 1) > 0.01:
+        kind = "scale missing" if abs(slope - 2) < 0.02 else "wrong scale"
+        case.say(
+            kind,
+            FAULT,
+            f"Scores are {slope:.3g} times q . k / sqrt(d_k), with d_k = 4.",
+            "Divide by math.sqrt(q.shape[-1]).",
+        )
+    else:
+        case.tried.append("weights inside the window, against a softmax of scores")
+
+
+def ignored(case: WindowNotes, ask: Ask, causal: bool | None) -> None:
+    """Everything is seen while all scores are 0: no window, or one whose hidden scores are 0 too."""
+    q = torch.randn(N, 4, generator=torch.Generator().manual_seed(1)) * 3
+    weights = np.maximum(ask(q, q.flip(0), 3, causal), 1e-300)
+    logs = np.log(weights) - (q @ q.flip(0).T / 2).double().numpy()
+    kept = np.abs(logs - np.diag(logs)[:, None]) < 1e-2
+    proof = (kept.astype(float), band(N, -3, 0 if causal else 3).astype(float))
+    if np.array_equal(kept, np.tril(np.ones_like(kept))) or kept.all():
+        case.say("window ignored", FAULT, "Tokens at any distance are seen.", "Apply the window.", "", proof)
+    else:
+        case.say(
+            "hidden scores near zero",
+            FAULT,
+            "The score of a hidden key is 0 instead of minus infinity, be it by a multiplied mask or "
+            "by a tiny fill: "
+            "with equal scores it gets a full share.",
+            "scores.masked_fill(~window, float('-inf')) before the softmax.",
+            "",
+            proof,
+        )
