@@ -13,6 +13,7 @@ from torch import nn
 from utils.attention import as_additive, causal_mask, padding_mask
 from utils.doctor.masks import examine
 from utils.doctor.report import CONVENTION
+from utils.efficient import local_mask
 
 DIAGONAL, UPPER, AHEAD = "diagonal excluded", "upper triangle", "sees one token ahead"
 HIDDEN, ADDED, NUMBERS, AXES = "marked means hidden", "added to scores", "zeros and ones", "extra axes"
@@ -223,11 +224,27 @@ def test_the_course_s_own_masks_and_the_stock_ones_are_right():
     assert examine(lambda sz: torch.full((sz, sz), torch.finfo(torch.float32).min).triu(1)).kinds == ()
 
 
+def test_masks_of_other_kinds_are_not_blamed():
+    assert named(examine(lambda n: local_mask(n, 2))) == {"hides what is far"}
+    assert named(examine(lambda n: local_mask(n, 1, True))) == {"hides what is far"}
+    assert examine(lambda n: torch.eye(n) == 1).kinds == ("sees only itself",)
+    assert examine(lambda ids: (1.0 - (ids != 0).float()) * -10000.0).kinds == ()
+
+
+def test_the_sum_of_two_strong_fills_is_as_good_as_one():
+    def decoder(fill):
+        return lambda ids, pad_id: (ids == pad_id)[:, None] * fill + torch.full((5, 5), fill).triu(1)
+
+    assert examine(decoder(-1e9)).kinds == ()
+    assert set(examine(decoder(-3.0)).kinds) == {"several fills", WEAK}
+
+
 def test_patients_that_do_not_answer():
     def raises(n):
         raise KeyError("lost")
 
     report = examine(raises)
     assert report.kinds == ("crashes",) and "lost" in report.verdict and report.seconds < 1
+    assert examine(lambda n: "a").kinds == ("returns no result",)
     with pytest.raises(ValueError, match="means"):
         examine(raises, means="drop")

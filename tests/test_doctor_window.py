@@ -227,10 +227,44 @@ def test_the_course_s_own_window_and_others_like_it_are_right(dtype, axes, tuple
     assert examine(other).findings == ()
 
 
+def test_arguments_in_another_order_arrays_and_modules():
+    def turned(values, keys, queries, size):
+        return local_attention(queries, keys, values, size)
+
+    def arrays(q, k, v, radius):
+        return local_attention(q, k, v, radius) if not torch.is_tensor(q) else 1 / 0
+
+    class Layer(torch.nn.Module):
+        def forward(self, q, k, v, window, is_causal=False):
+            return local_attention(q, k, v, window, is_causal)
+
+    for patient in (turned, arrays, Layer()):
+        assert examine(patient).findings == ()
+
+
+def test_a_token_that_does_not_see_itself_and_softmax_over_queries():
+    def strict(q, k, v, window):
+        keep = local_mask(q.shape[-2], window, True).tril(-1)
+        return (q @ k.mT / math.sqrt(q.shape[-1])).masked_fill(~keep, -1e9).softmax(-1) @ v
+
+    def over_queries(q, k, v, window):
+        keep = local_mask(q.shape[-2], window)
+        return (q @ k.mT / math.sqrt(q.shape[-1])).masked_fill(~keep, -1e9).softmax(-2) @ v
+
+    def from_the_end(q, k, v, window):  # a negative start counts from the other end
+        rows = [slice(i - window, i + window + 1) for i in range(q.shape[-2])]
+        parts = [(q[i] @ k[r].T / math.sqrt(q.shape[-1])).softmax(-1) @ v[r] for i, r in enumerate(rows)]
+        return torch.stack(parts)
+
+    assert examine(strict).kinds == ("token does not see itself",)
+    assert examine(over_queries).kinds == ("softmax over queries",)
+    assert examine(from_the_end).kinds == ("wrong at the edges",)
+
+
 def test_patients_that_do_not_answer():
     def raises(q, k, v, window):
         raise KeyError("lost")
 
     report = examine(raises)
     assert report.kinds == ("crashes",) and "lost" in report.verdict
-    assert "no argument for the window" in examine(lambda q, k, v: q).verdict
+    assert "no argument for the window" in examine(lambda q, k, v: q).not_tried[0]

@@ -77,7 +77,18 @@ def _causal_guesses(n: int) -> list[Guess]:
     everything = Guess(
         "hides everything", ~ones, FAULT, "No token sees any other.", "Take the lower triangle: tril()."
     )
-    return [Guess("", np.tril(ones)), itself, ahead, nothing, everything, turned, strict]
+    windows = [
+        Guess(
+            "hides what is far",
+            keep,
+            CONVENTION,
+            f"Tokens more than {w} away are hidden: a window.",
+        )
+        for w in (1, 2, 3)
+        for keep in (np.tril(ones) & np.triu(ones, -w), np.tril(ones, w) & np.triu(ones, -w))
+    ]
+    alone = Guess("sees only itself", np.eye(n, dtype=bool), FAULT, "Each token sees itself and no other.")
+    return [Guess("", np.tril(ones)), itself, ahead, nothing, everything, turned, strict, alone, *windows]
 
 
 def _two_sizes(case: MaskNotes, patient: Callable) -> None:

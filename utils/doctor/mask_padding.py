@@ -91,7 +91,8 @@ def padding(case: MaskNotes, patient: Callable) -> None:
         )
     elif not found.kind:
         case.tried.append(shown)
-    _other_pad(case, ask, mask)
+    if named(patient, PAD_NAMES) or len(required(patient)) > 1:
+        _other_pad(case, ask, mask)
 
 
 def _padding_input(patient: Callable) -> tuple[np.ndarray, Callable[[int], Any]]:

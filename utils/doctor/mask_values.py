@@ -92,7 +92,7 @@ def read(case: MaskNotes, mask: np.ndarray) -> Marks:
         "added to scores", CONVENTION, "The mask is made of numbers to be added: 0 leaves a score as it is."
     )
     fill = max((v for v in values if v != 0), key=abs)
-    if len(values - {0.0}) > 1:
+    if len({max(v, STRONG) for v in values} - {0.0}) > 1:  # two strong ones are as good as one
         case.say(
             "several fills",
             FAULT,

@@ -58,7 +58,12 @@ def written(notes: Notes, name: str, species: str, examine: Callable[[], None]) 
     except Hangs as trouble:
         notes.fault("hangs", f"It {trouble}.", "Look for a loop without an end.")
     except Trouble as trouble:
-        notes.fault("crashes", f"No input gave a result: {trouble}.")
+        if trouble.__cause__ is not None:  # the patient's own error
+            notes.fault("crashes", f"No input gave a result: {trouble}.")
+        elif str(trouble).startswith("returns"):
+            notes.fault("returns no result", f"It {trouble}.")
+        else:
+            notes.not_tried.append(f"anything: {trouble}")
     order = {FAULT: 0, CONVENTION: 2}
     findings = sorted(notes.findings, key=lambda finding: order.get(finding.verdict, 1))
     tried = tuple(dict.fromkeys(notes.tried))

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from utils.doctor import call as caller
 from utils.doctor import position_patients as patients
 from utils.doctor.call import Trouble
 from utils.doctor.position_habits import (
@@ -27,11 +28,17 @@ from utils.doctor.position_tables import Code
 
 def module(case: TableNotes, patient: Callable, d_model: int | None) -> None:
     """Examine x -> x + code: how x is taken, what is added to it, and what else happens."""
-    f = patients.adder(patient, d_model)
+    try:
+        f = patients.adder(patient, d_model)
+    except Trouble as trouble:
+        if not _one_length(case, patient, trouble):
+            raise
+        return
     x = torch.randint(1, 3, (2, 7, f.width)).double() * (torch.randint(0, 2, (2, 7, f.width)) * 2 - 1)
     if not same_each_time(case, f, x[:1]):
         return
-    _axes(case, f)
+    if not _axes(case, f):
+        return
     writes(case, f, x)
     y, at_zero = _answers(f, x)
     if y.shape[-1] > f.width and np.array_equal(y[..., : f.width], x.numpy()):
@@ -59,6 +66,35 @@ def module(case: TableNotes, patient: Callable, d_model: int | None) -> None:
     odd_module(case, patient)
 
 
+def _one_length(case: TableNotes, patient: Callable, trouble: Trouble) -> bool:
+    """A table that is added whole, so that x must be as long as it is."""
+    for name, kept in patients.tensors(patient).items():
+        if kept.ndim not in (2, 3) or not kept.is_floating_point():
+            continue
+        n, width = kept.shape[-2:]
+        try:
+            found = patients.numbers(
+                caller.call(patients.copied(patient), torch.zeros(2, n, width, dtype=kept.dtype))
+            )
+        except Trouble:
+            continue
+        if found is None or found.shape != (2, n, width):
+            continue
+        if kept.requires_grad:
+            case.convention("fixed length", f"It takes {n} tokens, no more and no fewer.")
+        else:
+            case.fault(
+                "table not cut to the length",
+                f"Only {n} tokens, as many as self.{name} has rows, are taken; 7 end in {trouble}.",
+                "Slice the table: pe[:, : x.size(1)].",
+                "7 tokens",
+            )
+        table_or_learned(case, [found[0]], torch.finfo(kept.dtype).eps, kept.requires_grad)
+        case.not_tried.append("what else it does to x, as it takes one length only")
+        return True
+    return False
+
+
 def _answers(f: patients.Adder, x: Tensor) -> tuple[np.ndarray, np.ndarray]:
     y, at_zero = f(x), f(torch.zeros_like(x))
     grow = y.ndim == 2  # the code alone, as (n, d)
@@ -68,18 +104,18 @@ def _answers(f: patients.Adder, x: Tensor) -> tuple[np.ndarray, np.ndarray]:
     return y, at_zero
 
 
-def _axes(case: TableNotes, f: patients.Adder) -> None:
-    """Which axis of the input counts as the position?"""
+def _axes(case: TableNotes, f: patients.Adder) -> bool:
+    """Which axis of the input counts as the position? False where too few shapes run to go on."""
     if f.axes == "nd":
         case.convention("single sequences", "It takes one sequence (n, d), no batch.")
-        return
+        return True
     try:
         found = f(torch.zeros(3, 7, f.width))
     except Trouble as trouble:
         _by_square(case, f, trouble)
-        return
+        return False
     if found.shape != (3, 7, f.width):
-        return
+        return True
     along_tokens = bool((found[:, 1:] != found[:, :1]).any())
     along_batch = bool((found[1:] != found[:1]).any())
     if along_tokens and along_batch:
@@ -97,6 +133,7 @@ def _axes(case: TableNotes, f: patients.Adder) -> None:
             case.fault("sequence first", sentence, cure)
         else:
             case.convention("sequence first", sentence, cure)
+    return True
 
 
 def _by_square(case: TableNotes, f: patients.Adder, trouble: Trouble) -> None:
@@ -112,7 +149,8 @@ def _by_square(case: TableNotes, f: patients.Adder, trouble: Trouble) -> None:
             "Slice the table by the axis of the tokens: pe[:, : x.size(1)].",
             f"x of shape (3, 7, {f.width})",
         )
-        raise Trouble("other shapes were not examined") from trouble
+        case.not_tried.append("anything else, as other shapes do not run")
+        return
     raise trouble
 
 

@@ -111,9 +111,10 @@ def odd(case: TableNotes, at_width: Callable[[int], Any]) -> None:
         if own and "broadcast" not in words and any(w in words.lower() for w in (*REFUSALS, "no words")):
             case.convention("even widths only", f"An odd width is refused: {words}.")
             return
+        crashes = trouble.__cause__ is not None
         case.fault(
-            "odd width crashes",
-            f"Width 7 ends in {words}.",
+            "odd width crashes" if crashes else "odd width comes out even",
+            f"Width 7 ends in {words}." if crashes else f"With width 7 it {words}.",
             "The cosines have one column fewer: pe[:, 1::2] = torch.cos(angles)[:, : d_model // 2].",
             "d_model = 7",
         )

@@ -39,6 +39,7 @@ def required(function: Callable) -> list[str]:
 
 
 def _parameters(function: Callable) -> list[inspect.Parameter]:
+    function = function.forward if isinstance(function, nn.Module) else function
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):

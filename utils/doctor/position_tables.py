@@ -182,7 +182,7 @@ def _candidates(table: np.ndarray, base: float, eps: float, padding: bool) -> It
         for halves, order in itertools.product((False, True), ("sc", "cs", "ss", "cc")):
             shape = Code(halves=halves, order=order, start=start, padding=padding, scale=scale)
             yield from (replace(shape, base=b, rule=r) for b in (base,) for r in OTHER_RULES)
-            lags = ((0, 0), (0, 1), (0, 2))
+            lags = ((0, 0), (0, 1), (0, 2), (2, 2))
             yield from (
                 replace(shape, base=b, rule="inverse", lags=s, factor=f)
                 for b in bases

@@ -36,6 +36,10 @@ def unexplained(table: np.ndarray, base: float, eps: float) -> Finding:
     good = matching_columns(table, base, eps)
     proof = (Matrices("table, its beginning", table[:4, :6], Code(base=base).table(*table.shape)[:4, :6]),)
     shown = _first_difference(table, base)
+    if good.mean() >= 0.5 and not table[:, ~good].any():
+        empty = ", ".join(map(str, np.flatnonzero(~good)[:8]))
+        sentence = f"These columns were never filled and hold zeros: {empty}."
+        return Finding("columns left empty", FAULT, sentence, "Fill them too.", shown, proof)
     if good.mean() >= 0.5:
         bad = ", ".join(map(str, np.flatnonzero(~good)[:8]))
         sentence = f"Most columns are the formula's, but these are not: {bad}."

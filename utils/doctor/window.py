@@ -7,8 +7,10 @@ other queries it shows whether the shares are those of a softmax of the scores.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,6 +35,7 @@ WINDOWS = [
 ]
 
 
+QUERIES, KEYS, VALUES = ["q", "query", "queries"], ["k", "key", "keys"], ["v", "value", "values"]
 CAUSAL = ["is_causal", "causal", "autoregressive", "masked", "unidirectional"]
 
 
@@ -76,55 +79,76 @@ def _examine(case: WindowNotes, patient: Callable) -> None:
             "Count neighbours the same way in both modes.",
         )
     _small_inputs(case, ask, modes[-1])
-    _integers(case, patient, takes_causal)
+    _integers(case, ask)
 
 
-def _asker(case: WindowNotes, patient: Callable, q: Tensor) -> tuple[Ask, bool]:
-    """(q, k, window, causal) -> weights (n, n), however the patient is called; and has it `causal`?"""
-    window, causal = named(patient, WINDOWS), named(patient, CAUSAL)
-    if window is None and len(required(patient)) < 4:
-        raise Trouble(
-            "it has no argument for the window that is called window, w, window_size, size or radius"
-        )
+@dataclass(frozen=True)
+class Asker:
+    """A patient, and how it wants its arguments.
+
+    axes    batch axes of size 1 before (n, d)
+    square  d_v must be d_k: queries and keys are filled up with zeros
+    arrays  numpy instead of torch
+    """
+
+    patient: Callable
+    axes: int
+    square: bool
+    arrays: bool
+
+    def __call__(self, q: Tensor, k: Tensor, window: int, looks_back: bool | None) -> np.ndarray:
+        """The weights (n, n): with the identity as v, the output is the weights."""
+        n = len(q)
+        if self.square and n > q.shape[1]:  # larger by what a larger d_k divides by
+            factor, pad = math.sqrt(n / q.shape[1]), torch.zeros(n, n - q.shape[1])
+            q, k = torch.cat([q * factor, pad], 1), torch.cat([k, pad], 1)
+        v = torch.eye(n, q.shape[1] if self.square else n)
+        out = numbers(self.call(q, k, v, window, looks_back))
+        if out is None or out.size < n * n or out.shape[-2:] != v.shape:
+            raise Trouble(f"returns {'no array' if out is None else f'the shape {out.shape}'}")
+        return out.reshape(n, -1)[:, :n]
+
+    def call(
+        self, q: Tensor, k: Tensor, v: Tensor, window: int, looks_back: bool | None, copies: bool = True
+    ) -> Any:
+        """The patient's own answer, for copies or for these very tensors."""
+        inputs = [t.reshape(*[1] * self.axes, *t.shape) for t in (q, k, v)]
+        inputs = [t.numpy() for t in inputs] if self.arrays else inputs
+        names = [named(self.patient, known) for known in (QUERIES, KEYS, VALUES)]
+        size, causal = named(self.patient, WINDOWS), named(self.patient, CAUSAL)
+        given = {causal: bool(looks_back)} if causal else {}
+        given |= {size: window} if size else {}
+        if size and None not in names:
+            given |= dict(zip(names, inputs, strict=True))
+            inputs = []
+        loose = [*inputs, *([] if size else [window])]
+        if copies:
+            return caller.call(self.patient, *loose, **given)
+        return caller.call(lambda: self.patient(*loose, **given))
+
+
+def _asker(case: WindowNotes, patient: Callable, q: Tensor) -> tuple[Asker, bool]:
+    """The first way to ask that is answered, and whether there is an argument for looking back only."""
+    if named(patient, WINDOWS) is None and len(required(patient)) < 4:
+        raise Trouble("it has no argument for the window called window, w, window_size, size or radius")
     trouble: Trouble | None = None
-    for square in (False, True):  # with d_v different from d_k, then alike
-        for axes in (0, 1, 2):
-
-            def ask(
-                q: Tensor, k: Tensor, w: int, looks_back: bool | None, axes: int = axes, square: bool = square
-            ) -> np.ndarray:
-                n = len(q)
-                if square:
-                    pad = torch.zeros(n, max(0, n - q.shape[1]))
-                    factor = math.sqrt(n / q.shape[1]) if n > q.shape[1] else 1.0
-                    q, k = torch.cat([q * factor, pad], 1), torch.cat([k, pad], 1)
-                inputs = [
-                    t.reshape(*[1] * axes, *t.shape)
-                    for t in (q, k, torch.eye(n, q.shape[1] if square else n))
-                ]
-                given = {window: w} if window else {}
-                given |= {causal: bool(looks_back)} if causal else {}
-                out = numbers(caller.call(patient, *inputs, *([] if window else [w]), **given))
-                if out is None or out.size < n * n or out.shape[-2:] != inputs[2].shape[-2:]:
-                    raise Trouble(f"returns {'no array' if out is None else f'the shape {out.shape}'}")
-                return out.reshape(n, -1)[:, :n]
-
-            try:
-                ask(q, q, 3, False)
-            except Hangs:
-                raise
-            except Trouble as error:
-                trouble = trouble or error
-                continue
-            if square and trouble is not None:
-                case.say(
-                    "d_v must equal d_k",
-                    FAULT,
-                    f"Values of width {N} with keys of width {q.shape[1]} end in {trouble}.",
-                    "Take the output's width from v: v.shape[-1].",
-                )
-            return ask, causal is not None
-    raise trouble or Trouble("no shape of input worked")
+    for square, arrays, axes in itertools.product((False, True), (False, True), (0, 1, 2)):
+        ask = Asker(patient, axes, square, arrays)
+        try:
+            ask(q, q, 3, False)
+        except Hangs:
+            raise
+        except Trouble as error:
+            trouble = trouble or error
+            continue
+        if square:
+            case.fault(
+                "d_v must equal d_k",
+                f"Values of width {N} with keys of width {q.shape[1]} end in {trouble}.",
+                "Take the output's width from v: v.shape[-1].",
+            )
+        return ask, named(patient, CAUSAL) is not None
+    raise trouble
 
 
 def _mode(case: WindowNotes, ask: Ask, causal: bool | None) -> str | None:
@@ -149,7 +173,8 @@ def _mode(case: WindowNotes, ask: Ask, causal: bool | None) -> str | None:
     if known:
         sums(case, weights[3], seen[3])
         outside(case, weights[3], seen[3])
-        shares(case, ask, seen[3], causal)
+        if not case.has("softmax over queries"):
+            shares(case, ask, seen[3], causal)
     return count
 
 
@@ -172,35 +197,22 @@ def _small_inputs(case: WindowNotes, ask: Ask, causal: bool | None) -> None:
             )
 
 
-def _integers(case: WindowNotes, patient: Callable, takes_causal: bool) -> None:
+def _integers(case: WindowNotes, ask: Asker) -> None:
     """Integers may be refused, but not rounded; and the inputs must stay as they are."""
-    window, causal = named(patient, WINDOWS), named(patient, CAUSAL)
-    options = {causal: True} if causal else {}
-    whole = [torch.randint(-2, 3, (1, 1, 8, 4), generator=torch.Generator().manual_seed(s)) for s in range(3)]
+    whole = [torch.randint(-2, 3, (8, 4), generator=torch.Generator().manual_seed(s)) for s in range(3)]
     floats = [t.float() for t in whole]
-
-    def ask(inputs: list[Tensor]) -> Any:
-        given = {window: 2} if window else {}
-        return caller.call(lambda: patient(*inputs, *([] if window else [2]), **given, **options))
-
     before = [t.clone() for t in floats]
-    try:
-        wanted = numbers(ask(floats))
-    except Trouble:
-        return  # other axes are wanted: examined with those already
+    wanted = numbers(ask.call(*floats, 2, True, copies=False))
     if any(not torch.equal(a, b) for a, b in zip(before, floats, strict=True)):
-        case.say(
-            "writes into its input", FAULT, "After the call q, k or v have changed.", "Copy before writing."
-        )
+        case.fault("writes into its input", "After the call q, k or v have changed.", "Copy before writing.")
     try:
-        found = numbers(ask(whole))
+        found = numbers(ask.call(*whole, 2, True, copies=False))
     except Trouble:
         return  # refused
     if found is not None and wanted is not None and not np.allclose(found, wanted, atol=1e-3):
-        case.say(
+        case.fault(
             "integer input is rounded",
-            FAULT,
-            f"Integers give an output that is off by {np.abs(found - wanted).max():.3g}: a buffer has "
-            "their dtype.",
+            f"Integers give an output that is off by {np.abs(found - wanted).max():.3g}: "
+            "a buffer has their dtype.",
             "Make buffers in a float dtype, or refuse integers.",
         )

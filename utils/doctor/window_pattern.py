@@ -50,6 +50,16 @@ def _edges(seen: np.ndarray) -> tuple[int, int]:
 def pattern(case: WindowNotes, seen: dict[int, np.ndarray], causal: bool | None) -> tuple[str | None, bool]:
     """Name the pattern; returns the way of counting, and whether the pattern is a known one."""
     edges = {w: _edges(s) for w, s in seen.items()}
+    if not any(np.diag(s)[2:].any() for s in seen.values()):
+        case.say(
+            "token does not see itself",
+            FAULT,
+            "A token's own key is hidden from it, and the first token has none at all.",
+            "Let the window contain distance 0: i - j >= 0, not > 0.",
+            SHOWN,
+            (seen[3].astype(float), (seen[3] | np.eye(N, dtype=bool)).astype(float)),
+        )
+        return None, False
     if _is_ring(seen, edges):
         case.say(
             "wraps around",

@@ -16,6 +16,16 @@ def sums(case: WindowNotes, weights: np.ndarray, seen: np.ndarray) -> None:
     sums, keys = weights.sum(1), seen.sum(1)
     if np.abs(sums - 1).max() < 1e-3:
         return
+    if np.abs(weights.sum(0) - 1).max() < 1e-3:
+        case.say(
+            "softmax over queries",
+            FAULT,
+            "Columns of weights sum to 1 instead of rows: keys hand out shares.",
+            "softmax(scores, dim=-1).",
+            f"{N} tokens, window=3, all scores equal",
+            (weights, seen / np.maximum(keys, 1)[:, None]),
+        )
+        return
     share = weights[np.arange(N), seen.argmax(1)]
     right = seen / np.maximum(keys, 1)[:, None]
     if np.allclose(share, share[0], rtol=1e-3) and share[0] < 0.5:
