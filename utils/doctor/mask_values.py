@@ -58,10 +58,12 @@ def array(value: Any) -> np.ndarray:
     """A mask as a numpy array; Trouble if it is none."""
     value = value[0] if isinstance(value, tuple) and value else value
     if isinstance(value, Tensor):
-        value = value.detach().cpu()
+        if value.is_meta:
+            raise Trouble("returns a tensor without numbers")
+        value = value.detach().to_dense().cpu()
         value = value.float().numpy() if value.dtype == torch.bfloat16 else value.numpy()
     value = np.asarray(value)
-    if value.dtype.kind not in "biuf":
+    if value.dtype.kind not in "biuf" or not value.ndim or not value.size:
         raise Trouble("returns no array of numbers")
     return value
 

@@ -46,7 +46,7 @@ def module(case: TableNotes, patient: Callable, d_model: int | None) -> None:
             "concatenated, not added", "The code stands beside the input instead of on top of it."
         )
         y, at_zero = x.numpy() + y[..., f.width :], at_zero[..., f.width :]
-    if y.shape[-2:] != x.shape[1:] or at_zero.shape != y.shape:
+    if y.shape != x.shape or at_zero.shape != y.shape:
         case.fault("wrong shape", f"Input (2, 7, {f.width}) gives {y.shape}.", "Check the axes of the table.")
         return
     slope = _slope(case, y - at_zero, x.numpy(), f)

@@ -59,7 +59,7 @@ def numbers(value: Any) -> np.ndarray | None:
     found = caller.tensor(value)
     if found is None or found.dtype == torch.bool or found.is_meta:
         return None
-    return found.detach().double().cpu().numpy()
+    return found.detach().double().to_dense().cpu().numpy()
 
 
 def precision(value: Any) -> float:
@@ -161,8 +161,8 @@ class Adder:
         x = self.arrange(x)
         f = patient or self.fresh()
         y = numbers(caller.call(f, x))
-        if y is None:
-            raise Trouble("returns no array of numbers")
+        if y is None or y.ndim < 2:
+            raise Trouble(f"returns {_what(y)}")
         if self.axes == "nbd" and y.ndim == 3:
             y = y.transpose(1, 0, 2)
         return y[None] if self.axes == "nd" and y.ndim == 2 else y

@@ -74,7 +74,7 @@ def _kept_table(case: TableNotes, patient: Any) -> None:
     table = patients.numbers(patient)
     if table is not None and table.ndim == 3 and 1 in table.shape[:2]:
         table = table.reshape(-1, table.shape[-1])  # (1, n, d) or (n, 1, d)
-    if table is None or table.ndim != 2:
+    if table is None or table.ndim != 2 or not table.size:
         shape = "no array" if table is None else f"shape {table.shape}"
         case.fault("no table", f"It is neither callable nor an (n, d) table of numbers, but has {shape}.")
         return
