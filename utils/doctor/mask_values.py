@@ -151,7 +151,8 @@ def line_up(
                 "Turn it with ~mask where the other meaning is wanted.",
             )
         if guess.kind:
-            proof = tuple(keep.reshape(-1, keep.shape[-1]) for keep in (guess.keep, guesses[0].keep))
+            first = [keep if keep.ndim == 2 else keep[0] for keep in (guess.keep, guesses[0].keep)]
+            proof = tuple(first)  # of the first sequence
             proof = proof if proof[0].shape == proof[1].shape else None
             case.say(guess.kind, guess.verdict, guess.sentence, guess.cure, shown, proof)
         return guess, reading

@@ -121,10 +121,12 @@ def explain(tables: Sequence[np.ndarray], base: float = 10000.0, eps: float = 1e
     first, paper = tables[0], Code(base=base)
     if all(_fit(paper, table, eps) == paper for table in tables):
         return paper
+    waves = _waves(first)
     for padding, coarse in ((False, False), (True, False), (False, True)):
         if padding and (np.any(first[0]) or not np.any(first[1:])):
             continue
-        candidates = sorted(set(_candidates(first, base, eps, padding)), key=lambda code: code.oddities(base))
+        described = _candidates(first, base, eps, padding) if waves else _stretched(base)
+        candidates = sorted(set(described), key=lambda code: code.oddities(base))
         for code in candidates:
             fitted = _fit(replace(code, coarse=coarse), first, eps)
             if fitted is not None and all(
@@ -169,6 +171,17 @@ def _tolerance(code: Code, n: int, d: int, eps: float) -> np.ndarray:
     return 1e-5 + 2 * eps + angle_eps * np.abs(code.angles(n, d))
 
 
+def _waves(table: np.ndarray) -> bool:
+    """Could most columns be waves of one frequency? Then f(t + 1) + f(t - 1) is a multiple of f(t)."""
+    rows = table[1:40]
+    if len(rows) < 6:
+        return True
+    middle, around = rows[1:-1], rows[2:] + rows[:-2]
+    multiple = (around * middle).sum(0) / np.maximum((middle**2).sum(0), 1e-30)
+    rest = np.abs(around - multiple * middle).max(0) / np.maximum(np.abs(rows).max(0), 1e-30)
+    return float(np.median(rest)) < 0.5
+
+
 # -- reading frequencies ---------------------------------------------------------------------
 
 
@@ -192,21 +205,33 @@ def _candidates(table: np.ndarray, base: float, eps: float, padding: bool) -> It
             yield from _from_slope(shape, readings, table.shape[1], base)
 
 
+def _stretched(base: float) -> Iterator[Code]:
+    """The one rule whose columns are no waves."""
+    for halves, order, start in itertools.product((False, True), ("sc", "cs"), (0, 1)):
+        yield Code(base=base, rule="power of position", halves=halves, order=order, start=start)
+
+
 def _from_slope(shape: Code, readings: dict[str, np.ndarray], d: int, base: float) -> Iterator[Code]:
     """Base, factor and lags from the line through the logarithms of the frequencies."""
     pair, slot = _places(d, shape.halves)
-    lines = []
+    lines, slopes = [], []
     for s, letter in enumerate(shape.order):
         logs, i = readings[letter][slot == s], pair[slot == s]
         good = np.isfinite(logs)
         lines.append(_line(i[good], logs[good]))
-    known = [line for line in lines if line is not None]
-    if not known:  # one pair: any base would do
+        slopes += [lines[-1][1]] if lines[-1] else []
+        slopes += [float(logs[good][-1] / i[good][-1])] if good.any() and i[good][-1] > 0 else []
+    if not slopes:  # one pair: any base would do
         yield replace(shape, base=base)
         return
-    slope = known[0][1]
-    if abs(slope) < 1e-4:
-        return
+    for slope in slopes[:3]:
+        if abs(slope) > 1e-4:
+            yield from _with_slope(shape, slope, lines, d, base)
+
+
+def _with_slope(
+    shape: Code, slope: float, lines: list[tuple[float, float] | None], d: int, base: float
+) -> Iterator[Code]:
     measured = tuple(0 if line is None else round(2 * line[0] / slope) for line in lines)
     usual = {(0, 0), (0, 1), (0, 2), (2, 2)}  # half precision may blur what was measured
     for lags in usual | ({measured} if max(map(abs, measured)) <= 4 else set()):
@@ -236,7 +261,7 @@ def _readings(unit: np.ndarray, start: int, eps: float, padding: bool) -> dict[s
         row = np.where(enough.any(0), enough.argmax(0), len(rows) - 1)
         value, place = rows[row, np.arange(rows.shape[1])], position[row]
         angle = np.arcsin(value) if letter == "s" else np.arccos(value)
-        clear = moved[row, np.arange(rows.shape[1])] > 300 * eps
+        clear = moved[row, np.arange(rows.shape[1])] > min(300 * eps, 0.08)
         with np.errstate(all="ignore"):
             logs[letter] = np.where(clear & (angle > 0), np.log(angle / place), np.nan)
     return logs
@@ -259,6 +284,7 @@ def _neat(raw: float, base: float, alone: bool) -> list[float]:
         return [base, *([_digits(raw, 3)] if alone else [])]
     power = 10.0 ** round(math.log10(raw))
     bases = [power] if abs(math.log(raw / power)) < 0.1 else []
+    bases += [base] if abs(math.log(raw / base)) < 2 else []  # half precision blurs a slope
     return [*bases, _digits(raw, 1), _digits(raw, 2), _digits(raw, 4)] if alone else [*bases, _digits(raw, 1)]
 
 

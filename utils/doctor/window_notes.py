@@ -44,7 +44,12 @@ class WindowNotes(Notes):
     ) -> None:
         """Note a finding, once."""
         if not self.has(kind):
-            proof = (Matrices("weight of key j for query i", *matrices),) if matrices else ()
+            proof = ()
+            if matrices:  # a corner shows it, but a window that wraps around shows at the far end
+                side = N if kind == "wraps around" else 8
+                binary = np.isin(matrices[0], (0, 1)).all()
+                what = "key j seen by query i" if binary else "weight of key j for query i"
+                proof = (Matrices(what, *(m[:side, :side] for m in matrices)),)
             self.add(Finding(kind, verdict, sentence, cure, shown, proof))
 
 

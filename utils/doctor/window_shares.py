@@ -68,7 +68,6 @@ def outside(case: WindowNotes, weights: np.ndarray, seen: np.ndarray) -> None:
             f"{math.log(share):.3g}, not -inf.",
             "scores.masked_fill(~window, float('-inf')).",
             f"{N} tokens, window=3, all scores equal",
-            (np.where(seen, 0, weights), np.zeros_like(weights)),
         )
 
 
