@@ -25,6 +25,8 @@ def test_every_single_fault_is_named_and_nothing_else_is_blamed(kind, fault):
     report = examine(make(**fault), "patient")
     assert kind in {f.kind for f in report.findings}, str(report)
     assert set(report.kinds) <= {kind}, str(report)
+    if kind in ("mask polarity inverted", "mask added as 0/1"):  # right, if masks were meant so
+        assert kind in examine(make(**fault), "patient", mask="keep").kinds
     named = next(f for f in report.findings if f.kind == kind)
     assert named.sentence
     assert named.verdict != "fault" or named.cure
@@ -152,6 +154,44 @@ def bottom_right(q, k, v, causal=False):
     return scores.softmax(-1) @ v
 
 
+def hidden_by_product(q, k, v, mask):
+    scores = q @ k.mT / math.sqrt(k.shape[-1])
+    if mask is not None:
+        scores += mask * -1e9
+    return scores.softmax(-1) @ v, scores.softmax(-1)
+
+
+def with_a_module(module, query, key, value, attention_mask, scaling=None, dropout=0.0, **kwargs):
+    weights = query @ key.mT * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    if attention_mask is not None:
+        weights = weights + attention_mask
+    weights = F.dropout(weights.softmax(-1), p=dropout, training=module.training)
+    return (weights @ value).transpose(1, 2).contiguous(), weights
+
+
+def no_heads_in_the_mask(q, k, v, d_k, mask=None, dropout=None):
+    scores = q @ k.mT / math.sqrt(d_k)
+    if mask is not None:
+        scores = scores.masked_fill(mask.unsqueeze(1) == 0, -1e9)
+    return scores.softmax(-1) @ v
+
+
+def numpy_sums(Q, K, V):
+    e = np.exp(Q @ K.T / np.sqrt(Q.shape[1]))
+    return (e / e.sum(axis=-1)) @ V
+
+
+def numpy_one_maximum(Q, K, V):
+    scores = Q @ K.T / np.sqrt(Q.shape[1])
+    e = np.exp(scores - np.max(scores))
+    return e / e.sum(axis=-1, keepdims=True) @ V
+
+
+def test_two_mistakes_of_numpy_code():
+    assert set(examine(numpy_sums, "f").kinds) >= {"keepdims missing"}
+    assert examine(numpy_one_maximum, "f").kinds == ("one maximum for all rows",)
+
+
 class Module(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -179,6 +219,9 @@ RIGHT = [
     values_first,
     always_causal,
     bottom_right,
+    hidden_by_product,
+    with_a_module,
+    no_heads_in_the_mask,
     Module().eval(),
 ]
 
@@ -199,7 +242,8 @@ def test_what_is_a_convention_is_named():
 
 
 def test_the_meaning_of_a_mask_can_be_told():
-    assert examine(make(mask="inverted"), "f").kinds == ("mask polarity inverted",)
+    assert examine(make(mask="inverted"), "f", mask="keep").kinds == ("mask polarity inverted",)
+    assert examine(make(mask="inverted"), "f").findings[0].verdict == "not separable"
     assert examine(make(mask="inverted"), "f", mask="hide").kinds == ()
     assert examine(make(fill="plus"), "f", mask="keep").kinds == ("mask added as 0/1",)
 

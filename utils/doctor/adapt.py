@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -35,7 +34,8 @@ class Style:
     dtype     of the inputs
     roles     argument names for query, key and value, or None for the first three in this order
     mask      the mask's argument name, or None; a number is its place
-    mask_axes "scores": as many as the scores; "keys": (B, n_k); "pairs": (n_q, n_k)
+    mask_axes "scores": as many as the scores; "keys": (B, n_k); "no heads": (B, 1 or n_q, n_k);
+              "pairs": (n_q, n_k)
     mask_kind one of MASKS
     causal    the causal flag's argument name, or None
     extra     other arguments that it insists on
@@ -90,6 +90,8 @@ class Patient:
         style = self.style
         if style.mask_axes == "keys":
             keep = keep[:, 0, 0]
+        elif style.mask_axes == "no heads":
+            keep = keep[:, 0]
         elif style.mask_axes == "pairs":
             keep = keep[0, 0].expand(n_q, -1)
         else:
@@ -119,6 +121,9 @@ def read(answer: Any, shape: tuple[int, ...], n_k: int) -> tuple[Tensor, Tensor 
     parts = list(parts) if isinstance(parts, tuple | list) else [parts]
     found = [t.detach().double() for t in map(tensor, parts) if t is not None and t.is_floating_point()]
     outputs = [t for t in found if tuple(t.shape) == shape]
+    if not outputs and len(shape) == 4:  # some put the heads behind the tokens
+        turned = [t.transpose(1, 2) for t in found if t.ndim == 4]
+        outputs = [t for t in turned if tuple(t.shape) == shape]
     if not outputs:
         shapes = ", ".join(str(tuple(t.shape)) for t in found) or type(answer).__name__
         raise Trouble(f"returns {shapes}, but the output should have shape {shape}")
@@ -138,7 +143,7 @@ def styles(function: Callable) -> Iterator[Style]:
 def signature(function: Callable) -> Style:
     """What the argument names tell."""
     try:
-        parameters = inspect.signature(function).parameters
+        parameters = inspect.signature(getattr(function, "forward", function)).parameters
     except (TypeError, ValueError):  # a builtin: PyTorch's own has these names
         return Style(mask="attn_mask", causal="is_causal")
     names = [n for n, p in parameters.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
@@ -174,6 +179,8 @@ def _needed(name: str, default: Any) -> list[tuple[str, Any]]:
         return [(name, D_K * HEADS)]
     if low in ("h", "heads", "num_heads", "n_heads", "nhead"):
         return [(name, HEADS)]
+    if low in ("module", "self"):
+        return [(name, torch.nn.Module().eval())]
     if low in ("scale", "scaling"):
         return [(name, D_K**-0.5)]
     return []
@@ -201,12 +208,12 @@ def adapt(function: Callable, probe: Callable[[int], tuple[Tensor, Tensor, Tenso
 def mask_styles(patient: Patient) -> Iterator[Patient]:
     """The same patient, with every kind of mask that it may take."""
     for kind in MASKS:
-        for axes in ("scores", "keys", "pairs"):
-            if axes == "keys" and patient.style.axes == 2:
+        for axes in ("scores", "keys", "no heads", "pairs"):
+            if patient.style.axes < {"keys": 3, "no heads": 4}.get(axes, 2):
                 continue
             yield Patient(patient.function, replace(patient.style, mask_kind=kind, mask_axes=axes))
 
 
-def is_array(value: object) -> bool:
-    """Whether this is a table of numbers."""
-    return isinstance(value, Tensor | np.ndarray)
+def is_role(name: str) -> bool:
+    """Whether an argument of this name is a query, a key or a value."""
+    return any(re.match(pattern, name.lower()) for pattern in ROLES.values())

@@ -18,6 +18,7 @@ from torch import Tensor
 FILLS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "minus infinity": lambda s, keep: s.masked_fill(~keep, -math.inf),
     "-1000000000": lambda s, keep: s.masked_fill(~keep, -1e9),
+    "a billion subtracted": lambda s, keep: s - 1e9 * (~keep),
     "zero": lambda s, keep: s.masked_fill(~keep, 0.0),
     "-1": lambda s, keep: s.masked_fill(~keep, -1.0),
     "-10": lambda s, keep: s.masked_fill(~keep, -10.0),
@@ -61,6 +62,7 @@ SOFTMAXES = (
     "base 2",
     "sum",
     "squares",
+    "sums of other rows",
 )
 ROLES = (
     "right",
@@ -82,7 +84,7 @@ class Hypothesis:
     """What a patient may do. The defaults are right; every other value is a mistake or a convention.
 
     softmax  over what scores are shared out, or by what else
-    scale    what scores are divided by
+    scale    what scores are divided by (SCALES), or a number in words that they are multiplied by
     roles    which input serves as what
     always   "no", or the causal mask that is applied unasked
     when     mask "before" softmax, or "after" (weights set to 0, not shared out again)
@@ -162,7 +164,7 @@ def attend(
     Raises RuntimeError where such a patient would stop, because shapes do not fit.
     """
     heads = q.shape[1]
-    factor = float(h.scale[7:]) if h.scale.startswith("number:") else SCALES[h.scale](q, k, v, heads)
+    factor = SCALES[h.scale](q, k, v, heads) if h.scale in SCALES else float(h.scale)
     q, k, v = _roles(h.roles, q, k, v)
     keys = k.reshape(*k.shape[:-2], k.shape[-1], k.shape[-2]) if h.roles == "key reshaped" else k.mT
     scores = q @ keys * factor
@@ -223,6 +225,9 @@ def _shares(softmax: str, scores: Tensor) -> Tensor:
         return torch.softmax(torch.softmax(scores, -1), -1)
     if softmax == "base 2":
         return torch.softmax(scores * math.log(2), -1)
+    if softmax == "sums of other rows":  # keepdims is missing: sums of rows are laid along the columns
+        exps = (scores - scores.amax((-2, -1), keepdim=True)).exp()
+        return exps / exps.sum(-1)[..., None, :]
     if softmax == "sum":
         return scores / scores.sum(-1, keepdim=True)
     if softmax == "squares":

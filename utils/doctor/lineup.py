@@ -12,7 +12,7 @@ from torch import Tensor
 from utils.doctor import words
 from utils.doctor.adapt import Patient
 from utils.doctor.hypotheses import Hypothesis, attend
-from utils.doctor.report import Finding, Matrices
+from utils.doctor.report import FAULT, Finding, Matrices
 
 NEAR = 2e-3  # largest difference, relative to the largest number, that counts as the same: float32 is enough
 ROUGH = 0.15  # the same for the mean over many calls of a patient that answers at random
@@ -138,7 +138,8 @@ def report(case: Case, h: Hypothesis, skip: set[str] = frozenset()) -> None:
     """Say what each switch that is off its default means, with the weights that show it."""
     for switch, value in h.deviations().items():
         if switch not in skip:
-            case.findings.append(_shown(words.finding(switch, value), h, switch))
+            found = words.finding(switch, value)
+            case.findings.append(_shown(found, h, switch) if found.verdict == FAULT else found)
 
 
 def _shown(finding: Finding, h: Hypothesis, switch: str) -> Finding:

@@ -13,6 +13,8 @@ from utils.doctor.hypotheses import Hypothesis, with_causal, with_mask
 from utils.doctor.lineup import Case, Shape, expected, first, inputs, line_up, padding, report, scattered
 from utils.doctor.report import CONVENTION, FAULT, Finding
 
+POLARITY = "mask polarity inverted"
+
 
 def masking(case: Case, meaning: str | None) -> None:
     """What a padding mask does."""
@@ -92,6 +94,10 @@ def choose_mask(case: Case, answered: dict, meaning: str | None) -> None:
         return
     case.mask = h
     report(case, h, skip=base)
+    if meaning is None and [f.kind for f in case.findings if f.verdict == FAULT and "mask" in f.kind] == [
+        POLARITY
+    ]:
+        case.findings = [words.hiding(f) if f.kind == POLARITY else f for f in case.findings]
     if clean:
         case.tried.append("a padding mask")
         empty_rows(case)

@@ -68,6 +68,11 @@ _SOFTMAX = {
     ),
     "twice": ("softmax twice", "Softmax is taken twice: the weights are far too even.", "Take it once."),
     "base 2": ("softmax with base 2", "Powers of 2 are shared out, not powers of e.", "Use exp, not exp2."),
+    "sums of other rows": (
+        "keepdims missing",
+        "The rows' sums are laid along the columns: each weight is divided by the sum of another row.",
+        "Write exps / exps.sum(axis=-1, keepdims=True).",
+    ),
     "sum": ("scores divided by their sum", "Scores are divided by their sum, without exp.", KEYS),
     "squares": ("squares instead of exp", "Squares of the scores are shared out, not their exp.", KEYS),
 }
@@ -153,8 +158,8 @@ def finding(switch: str, value: str) -> Finding:
         kind, sentence, cure = _SOFTMAX[value]
         return Finding(kind, FAULT, sentence, cure)
     if switch == "scale":
-        if value.startswith("number:"):
-            sentence = f"The scores are multiplied by {float(value[7:]):.4g}, where 1 / sqrt(d_k) belongs."
+        if value not in _SCALE:
+            sentence = f"The scores are multiplied by {float(value):.4g}, where 1 / sqrt(d_k) belongs."
             return Finding("scale wrong", FAULT, sentence, ROOT)
         kind, sentence = _SCALE[value]
         return Finding(kind, FAULT, sentence, ROOT)
@@ -210,17 +215,25 @@ def _fill(value: str, causal: str) -> Finding:
             "The mask is added to the scores as 0 and 1: hidden keys stay visible, seen ones gain a factor e."
         )
         return Finding(f"{what} added as 0/1", FAULT, sentence, FILL)
-    if value == "-1000000000":
+    if value in ("-1000000000", "a billion subtracted"):
         return Finding(
             f"finite fill of the {what}", CONVENTION, f"The {what} fills with a very low finite number."
         )
-    number = {"minus ten added": "-10", "minus ten thousand added": "-10000"}.get(
-        value, value.removeprefix("number:")
-    )
+    number = {"minus ten added": "-10", "minus ten thousand added": "-10000"}.get(value, value)
     sentence = (
         f"The {what} fills with {float(number):g}: real scores can be lower, and then hidden keys are seen."
     )
     return Finding(f"{what} fill too weak", FAULT, sentence, FILL)
+
+
+def hiding(found: Finding) -> Finding:
+    """Polarity, where nobody said what True means."""
+    sentence = (
+        "True in the mask hides a key. nn.MultiheadAttention wants it so; in PyTorch's attention function "
+        "True means: may be seen. No input tells which was meant."
+    )
+    cure = 'Say diagnose(..., mask="hide") if True is meant to hide; mask="keep" makes this a fault.'
+    return Finding(found.kind, NOT_SEPARABLE, sentence, cure, found.shown_by, found.evidence)
 
 
 def added(found: Finding) -> Finding:
