@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from utils.attention import scaled_dot_product_attention
 from utils.exercises import EXERCISES, check, examine
 from utils.exercises.check import Exercise
 
@@ -126,6 +127,30 @@ def test_whatever_an_attempt_does_is_reported_in_words(attempt, words):
     report = examine("toy", TOY, attempt)
     assert not report.passed
     assert words in str(report)
+
+
+Q, K, V = (np.random.default_rng(seed).normal(size=(1, 2, 3, 4)) for seed in range(3))
+DOCTORED = Exercise(
+    right=lambda q, k, v: scaled_dot_product_attention(q, k, v)[0],
+    cases={"three tokens": (torch.tensor(Q), torch.tensor(K), torch.tensor(V))},
+    doctor={"kind": "attention"},
+)
+
+
+def test_where_the_doctor_is_asked_he_names_the_mistake():
+    report = examine("attention", DOCTORED, lambda q, k, v: torch.softmax(q @ k.mT, -1) @ v)
+    assert "→ The scores are not divided by sqrt(d_k). Divide the scores by" in str(report)
+    right = examine("attention", DOCTORED, lambda q, k, v: torch.softmax(q @ k.mT / 2, -1) @ v)
+    assert right.passed, str(right)
+
+    def overflows(q, k, v):
+        exps = torch.exp(q @ k.mT / 2)
+        return exps / exps.sum(-1, keepdim=True) @ v
+
+    report = examine("attention", DOCTORED, overflows)  # right on the case, and still not right
+    assert "✓ three tokens" in str(report)
+    assert "→ Large scores overflow" in str(report)
+    assert not report.passed
 
 
 def test_a_scalar_is_asked_for_in_words():

@@ -4,4 +4,102 @@
     diagnose(my_attention)
 
 or, in a terminal,  python -m utils.doctor path/to/file.py:name
+
+The patient is run on small inputs, never read: it is called by whatever names it gives its arguments.
 """
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from utils.doctor import function, masks, module, positions, window
+from utils.doctor.adapt import is_role
+from utils.doctor.report import CONVENTION, FAULT, NOT_SEPARABLE, Finding, Report
+
+__all__ = ["CONVENTION", "FAULT", "NOT_SEPARABLE", "Finding", "Report", "diagnose"]
+
+EXAMINERS: dict[str, Callable[..., Report]] = {
+    "attention": function.examine,
+    "module": module.examine,
+    "positions": positions.examine,
+    "local": window.examine,
+    "mask": masks.examine,
+}
+WINDOW = r"window|radius|^w$|local|neighbou?rs"
+WIDTH = r"d_model|dim|depth|embed|width|hidden|^d$|base"
+LENGTH = r"^n$|n_q|n_k|len|size|seq|ids|tokens|pad|max"
+
+
+def diagnose(thing: Any, kind: str | None = None, **options: Any) -> Report:
+    """What is wrong with this attention code, how it shows, and what to change.
+
+    thing    a function f(q, k, v, mask?, causal?), a module m(x) or m(q, k, v), a position encoding (a table,
+             a function or a module), a local attention f(q, k, v, window), or a function that builds a mask
+    kind     "attention", "module", "positions", "local" or "mask", where it cannot be told from the thing
+    options  passed on: mask="keep" | "hide" | "added" says what True means in an attention function's mask;
+             d_model, num_heads and batch_first describe a module
+
+    The report shows itself in a notebook; print it in a terminal. report.faults is empty if nothing is wrong.
+
+    Raises TypeError for a class (make an instance first) and for what cannot be called, and ValueError for
+    an unknown kind.
+    """
+    if kind is not None and kind not in EXAMINERS:
+        raise ValueError(f"kind must be one of {', '.join(EXAMINERS)}, not {kind!r}")
+    name = options.pop("name", None) or getattr(thing, "__name__", type(thing).__name__)
+    kind = kind or species(thing)
+    training = thing.training if isinstance(thing, nn.Module) else None
+    try:
+        with torch.random.fork_rng(devices=[]):  # the caller's random numbers go on untouched
+            return EXAMINERS[kind](
+                thing.eval() if kind == "attention" and training else thing, name, **options
+            )
+    finally:
+        if training:
+            thing.train()
+
+
+def species(thing: Any) -> str:
+    """Which examiner a thing is for, as far as its type and its arguments' names tell."""
+    if isinstance(thing, Tensor | np.ndarray):
+        return "positions"
+    if isinstance(thing, type):
+        raise TypeError(f"{thing.__name__} is a class: make one first, diagnose({thing.__name__}(...))")
+    if not callable(thing):
+        raise TypeError(f"{type(thing).__name__} can be neither called nor read as a table of positions")
+    if isinstance(thing, nn.Module):
+        return _module(thing)
+    try:
+        parameters = inspect.signature(thing).parameters.values()
+    except (TypeError, ValueError):  # a builtin
+        return "attention"
+    names = [p.name.lower() for p in parameters]
+    needed = [
+        p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+    ]
+    if len(names) >= 3 and any(is_role(name) for name in names):
+        return "local" if any(re.search(WINDOW, name) for name in names) else "attention"
+    if len(needed) >= 3 and not any(re.search(LENGTH, name) for name in names):
+        return "local" if any(re.search(WINDOW, name) for name in names) else "attention"
+    if any(re.search(WIDTH, name) for name in names) or names[:1] == ["x"]:
+        return "positions"
+    return "mask"
+
+
+def _module(thing: nn.Module) -> str:
+    """A module without matrices of its own is a bare attention function or a position encoding."""
+    names = [p.lower() for p in inspect.signature(thing.forward).parameters]
+    matrices = [p for p in thing.parameters() if p.ndim >= 2]
+    learned_table = len(matrices) == 1 and not any(isinstance(m, nn.Linear) for m in thing.modules())
+    if len(names) >= 3 and not matrices:
+        return "attention"
+    if not matrices or re.search("posit", type(thing).__name__.lower()) or (learned_table and len(names) < 3):
+        return "positions"
+    return "module"

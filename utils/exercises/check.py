@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from utils.doctor import diagnose
+
 NEAR = 1e-6  # largest difference that counts as equal, relative to the largest number
 
 HELP = {  # part of an error's text -> what usually helps
@@ -35,11 +37,13 @@ class Exercise:
     right     the function that answers it
     cases     name of a case -> arguments of the function
     mistakes  what to say -> a function that makes this mistake
+    doctor    what to tell the doctor (utils.doctor.diagnose) of the attempt; he then names the mistakes
     """
 
     right: Callable
     cases: dict[str, tuple]
     mistakes: dict[str, Callable] = field(default_factory=dict)
+    doctor: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -73,10 +77,18 @@ def examine(name: str, exercise: Exercise, attempt: Callable) -> Report:
         problem = _compare(results[case], wanted)
         lines.append(f"✗ {case}: {problem}" if problem else f"✓ {case}: {_closeness(results[case], wanted)}")
     right = sum(line.startswith("✓") for line in lines)
-    if right == len(lines):
+    advice = _ask_the_doctor(exercise, attempt)
+    if right == len(lines) and not advice:
         return Report(True, (*lines, f"{name}: all right"))
     lines.append(f"{name}: {right} of {len(lines)} cases right")
-    return Report(False, (*lines, *_diagnoses(exercise, results), *_from_outside(attempt)))
+    return Report(False, (*lines, *advice, *_diagnoses(exercise, results), *_from_outside(attempt)))
+
+
+def _ask_the_doctor(exercise: Exercise, attempt: Callable) -> list[str]:
+    """The doctor's faults, and what to change."""
+    if exercise.doctor is None:
+        return []
+    return [f"→ {f.sentence} {f.cure}" for f in diagnose(attempt, **exercise.doctor).faults]
 
 
 def _stop(error: Exception, attempt: Callable) -> str:

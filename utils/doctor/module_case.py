@@ -1,0 +1,228 @@
+"""One module under examination: what is known of it so far, and how to ask it under given weights."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from utils.doctor.call import Hangs, Trouble
+from utils.doctor.module_adapt import Answer, Style, ask, heads_of, probe
+from utils.doctor.module_lineup import Frame, Suspect, fit_scale, identify, reference
+from utils.doctor.module_weights import duplicate, inner_widths, maps, randomise, set_identity
+
+FUSED_LAYOUTS = ("blocks", "head by head", "feature by feature")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A module in eval mode that nobody else uses, and what the line-up told about it.
+
+    frame    heads and widths; suspect  the combination that gives the module's numbers, or None
+    fused    how a matrix for q, k and v together is laid out (weights.set_identity)
+    remembers  whether an earlier call matters, so that each call needs a copy of its own
+    copies   those made so far
+    silent   the map that is 0 instead, for it comes after attention, in a step with a nonlinearity
+    """
+
+    module: nn.Module
+    style: Style
+    frame: Frame
+    suspect: Suspect | None = None
+    fused: str = "blocks"
+    silent: str | None = None
+    remembers: bool = True
+    copies: dict[tuple, nn.Module] = field(default_factory=dict, compare=False, repr=False)
+
+    def copy(self, weights: str) -> nn.Module:
+        """A copy with "identity" or "random" weights."""
+        module = duplicate(self.module)
+        self.fill(module, weights)
+        return module
+
+    def fill(self, module: nn.Module, weights: str) -> None:
+        """Set a copy's weights to "identity" or "random" ones."""
+        if weights == "identity":
+            silent = maps(module).get(self.silent, ())
+            set_identity(module, self.style.widths, self.frame.heads, self.fused)
+            for weight in silent:
+                weight.tensor.data.zero_()
+        else:
+            randomise(module)
+
+    def ask(self, inputs: tuple[Tensor, ...], weights: str = "identity", **kwargs: Any) -> Answer:
+        """What a copy answers that has seen nothing before."""
+        key = (weights, self.frame.heads, self.fused, self.silent)
+        module = None if self.remembers else self.copies.get(key)
+        if module is None:
+            module = self.copies[key] = self.copy(weights)
+        with torch.no_grad():
+            return ask(module, self.style, *inputs, **kwargs)
+
+    def wanted(self, inputs: tuple[Tensor, ...], suspect: Suspect | None = None, **kwargs: Any) -> Tensor:
+        """What the suspect returns under identity weights; without one, what is right."""
+        return reference(suspect or self.right, self.frame, *inputs, **kwargs)[0]
+
+    @property
+    def right(self) -> Suspect:
+        """The module without its mistakes, but with its conventions."""
+        if self.suspect is None:
+            return Suspect()
+        layout, inside = self.suspect.layout, self.suspect.inside
+        keep = {n: v for n, v in vars(layout).items() if n not in layout.deviations()}
+        if layout.split == "view" or layout.split == "none":
+            keep.pop("merge", None)
+        always = "no" if inside.always == "no" else "right"
+        return Suspect(replace(type(layout)(), **keep), replace(type(inside)(), always=always))
+
+    @property
+    def batch(self) -> int:
+        """A number of samples that differs from the number of heads."""
+        return 1 if self.style.axes == "nd" else 2 if self.frame.heads == 3 else 3
+
+    def probe(self, tokens: int | None = None, batch: int | None = None, seed: int = 0) -> tuple[Tensor, ...]:
+        """Random inputs."""
+        return probe(self.style, batch or self.batch, tokens, seed)
+
+
+def line_up(module: nn.Module, style: Style, heads: int | None, remembers: bool = True) -> Case:
+    """Hold the module against every suspect, for every number of heads that it may have.
+
+    The frames are tried with no mistake at first, then with one, then with two.
+    """
+    cases = []
+    for case in itertools.islice(_cases(module, style, heads, remembers), 24):
+        cases.append(case)
+        if right := _identified([case], 0.9):
+            return right
+    return (
+        _identified(cases, 1.9)
+        or _with_measured_scale(cases[:3])
+        or _with_silent_map(cases[:1])
+        or _identified(cases[:2], 2.9)
+        or cases[0][0]
+    )
+
+
+def _identified(cases: _Frames, limit: float) -> Case | None:
+    for case, found, inputs in cases:
+        suspect = identify(found, case.frame, inputs, case.style.itself, limit)
+        if suspect is not None:
+            return replace(case, suspect=suspect)
+    return None
+
+
+_Frames = list[tuple["Case", Tensor, tuple[Tensor, ...]]]
+
+
+def _with_measured_scale(cases: _Frames) -> Case | None:
+    for case, found, inputs in cases:
+        suspect = fit_scale(found, case.frame, inputs, case.style.itself)
+        if suspect is not None:
+            return replace(case, suspect=suspect)
+    return None
+
+
+def _with_silent_map(cases: _Frames) -> Case | None:
+    """With one of the maps 0: behind attention there may be a step x + f(x) that is then without effect."""
+    for case, _, inputs in cases:
+        for group in list(maps(case.module))[::-1][:6]:
+            quiet = replace(case, silent=group)
+            try:
+                answer = quiet.ask(inputs)
+            except Trouble:
+                continue
+            suspect = identify(answer.output, case.frame, after(inputs, answer), case.style.itself, 1.9)
+            if suspect is not None and suspect.layout.outer not in ("double skip", "no attention"):
+                return replace(quiet, suspect=suspect)
+    return None
+
+
+def _cases(
+    module: nn.Module, style: Style, heads: int | None, remembers: bool
+) -> Iterator[tuple[Case, Tensor, tuple[Tensor, ...]]]:
+    name, eps = norm_of(module)
+    trouble: Trouble | None = None
+    any_case = False
+    for fused in FUSED_LAYOUTS if is_fused(module, style.widths[0]) else FUSED_LAYOUTS[:1]:
+        for inner in _inner(module, style.widths[0]):
+            for h in [heads] if heads else heads_of(module, inner[0]):
+                if not _divides(h, inner):
+                    continue
+                case = Case(module, style, Frame(h, inner, 0, name, eps), None, fused, None, remembers)
+                inputs = case.probe()
+                try:
+                    answer = case.ask(inputs)
+                except Hangs:
+                    raise
+                except (Trouble, RuntimeError) as error:
+                    trouble = error if isinstance(error, Trouble) else Trouble(str(error))
+                    continue
+                any_case = True
+                case = replace(case, frame=replace(case.frame, out=answer.output.shape[-1]))
+                yield case, answer.output, after(inputs, answer)
+    if not any_case:
+        raise trouble or Trouble("has no number of heads that fits its width")
+
+
+def _divides(h: int, inner: tuple[int, int, int]) -> bool:
+    """Whether h heads can be cut from these widths; fewer key heads than query heads are fine."""
+    q, k, v = inner
+    if q % h:
+        return False
+    return k % h == 0 == v % h or (k % (q // h) == 0 and k == v)
+
+
+def after(inputs: tuple[Tensor, ...], answer: Answer) -> tuple[Tensor, ...]:
+    """The inputs as the module left them, should it have written into them."""
+    if len(answer.input_after) == 1:
+        return (answer.input_after[0],) * 3
+    if len(answer.input_after) == 2:
+        return (answer.input_after[0], answer.input_after[1], answer.input_after[1])
+    return answer.input_after
+
+
+def _inner(module: nn.Module, width: int) -> list[tuple[int, int, int]]:
+    widths = inner_widths(module, width)
+    found = [(m, m, m) for m in widths]
+    for a in widths:
+        for b in widths:
+            if a != b:
+                found += [(a, b, b), (b, b, a)] if a > b else [(b, b, a)]
+    return list(dict.fromkeys(found))
+
+
+def is_fused(module: nn.Module, width: int) -> bool:
+    """Whether one matrix makes queries, keys and values."""
+    return any(
+        p.ndim == 2 and max(p.shape) % 3 == 0 and max(p.shape) > min(p.shape) and width in p.shape
+        for p in module.parameters()
+    )
+
+
+def norm_of(module: nn.Module) -> tuple[str | None, float]:
+    """What kind of norm is inside, and its small number."""
+    for sub in module.modules():
+        name = type(sub).__name__.lower()
+        if "norm" in name and "batch" not in name and sub is not module:
+            eps = next((v for n, v in vars(sub).items() if "eps" in n and isinstance(v, float)), 1e-5)
+            if isinstance(sub, nn.GroupNorm):
+                return f"group {sub.num_groups}", eps
+            return ("rms" if "rms" in name else "layer"), eps
+    return None, 1e-5
+
+
+def influence(output: Callable[[Tensor], Tensor], x: Tensor) -> np.ndarray:
+    """(n, n): how much the output at token i changes when token j is changed, in the first sample."""
+    base = output(x)
+    columns = []
+    for j in range(x.shape[1]):
+        changed = x.clone()
+        changed[0, j] += torch.linspace(0.5, 1.5, x.shape[-1])
+        columns.append((output(changed) - base)[0].abs().mean(-1))
+    return torch.stack(columns, -1).nan_to_num().numpy()

@@ -1,0 +1,380 @@
+"""What a module may do around attention: how it cuts and joins heads, along which axis, between what norms.
+
+Like hypotheses.py, this is wrong on purpose but for the defaults. A module whose maps are all the identity
+is held against each combination of both files; the one that gives the same numbers is what it does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache, partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from utils.doctor.hypotheses import ROLES, SCALES, SOFTMAXES, Hypothesis, attend
+from utils.doctor.module_weights import eye
+
+# (B, n, m) -> (B, h, n, d_k)
+SPLITS: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "right": lambda x, h: x.unflatten(-1, (h, -1)).transpose(1, 2),
+    "view": lambda x, h: x.reshape(x.shape[0], h, x.shape[1], -1),
+    "none": lambda x, h: x.unflatten(-1, (h, -1)),
+    "interleaved": lambda x, h: x.unflatten(-1, (-1, h)).permute(0, 3, 1, 2),
+}
+# (B, h, n, d_k) -> (B, n, m)
+MERGES: dict[str, Callable[[Tensor], Tensor]] = {
+    "right": lambda x: x.transpose(1, 2).flatten(2),
+    "view": lambda x: x.reshape(x.shape[0], x.shape[2], -1),
+    "interleaved": lambda x: x.permute(0, 2, 3, 1).flatten(2),
+    "last axes swapped": lambda x: x.mT.reshape(x.shape[0], x.shape[2], -1),
+    "across samples": lambda x: x.transpose(0, 1).reshape(x.shape[0], x.shape[2], -1),
+    "batch for heads": lambda x: _batch_for_heads(x),
+    "mean": lambda x: x.mean(1),
+    "sum": lambda x: x.sum(1),
+}
+ACTS: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
+    "none": ("", lambda x: x),
+    "relu on q, k, v": ("qkv", torch.relu),
+    "relu on q, k": ("qk", torch.relu),
+    "relu on v": ("v", torch.relu),
+    "relu on q": ("q", torch.relu),
+    "relu on k": ("k", torch.relu),
+    "tanh on q, k, v": ("qkv", torch.tanh),
+    "gelu on q, k, v": ("qkv", F.gelu),
+}
+OUTERS = (
+    "none",
+    "skip",
+    "post",
+    "pre",
+    "norm first",
+    "norm last",
+    "skip from norm",
+    "double skip",
+    "no attention",
+)
+ALWAYS = ("no", "right", "upper", "strict upper", "no self", "one ahead")
+STRONG = ("-10000", "-100000", "minus ten thousand added")  # fills that hide, unless scores are as large
+COUPLES = (("right", "right"), ("view", "view"), ("none", "view"))  # cuts and joins that go together
+CAUSAL_FILLS = ("minus infinity", "-10000", "zero", "-10", "the smallest positive number", "added as 0 and 1")
+CONVENTIONS = {
+    "split": ("interleaved",),
+    "merge": ("interleaved",),
+    "outer": ("skip", "post", "pre", "norm first", "norm last", "skip from norm"),
+}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What happens around attend(). The defaults are right.
+
+    split  how features are cut into heads       merge  how heads are joined
+    axis   along which axis it attends           act    what is done to q, k, v after their maps
+    outer  residual connection and norm
+    """
+
+    split: str = "right"
+    merge: str = "right"
+    axis: str = "tokens"
+    act: str = "none"
+    outer: str = "none"
+
+    def deviations(self) -> dict[str, str]:
+        """The switches that are not at their default and no convention either."""
+        default = Layout()
+        found = {f.name: getattr(self, f.name) for f in fields(self)}
+        if self.split == "view" and self.merge == "view":
+            found["merge"] = "right"  # it undoes the view
+        if self.split == "none" and self.merge == "view":
+            found["merge"] = "right"
+        return {
+            name: value
+            for name, value in found.items()
+            if value != getattr(default, name) and value not in CONVENTIONS.get(name, ())
+        }
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What is known of a module before the line-up.
+
+    heads   h
+    inner   features of q, k, v after their maps
+    out     features of the output
+    norm    the norm's name, or None
+    eps     the norm's small number
+    """
+
+    heads: int
+    inner: tuple[int, int, int]
+    out: int
+    norm: str | None = None
+    eps: float = 1e-5
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """One combination: what is done around attention, and what is done inside."""
+
+    layout: Layout = field(default_factory=Layout)
+    inside: Hypothesis = field(default_factory=Hypothesis)
+
+    @property
+    def cost(self) -> float:
+        """How unlikely: mistakes count, conventions count a little."""
+        faults = len(self.layout.deviations()) + len(inside_faults(self.inside))
+        changed = sum(getattr(self.layout, f.name) != getattr(Layout(), f.name) for f in fields(Layout))
+        strong = self.inside.causal_fill in STRONG
+        return faults + 0.1 * changed + 0.1 * (self.inside.always != "no") + 0.05 * strong
+
+
+def inside_faults(inside: Hypothesis) -> dict[str, str]:
+    """The deviations inside attention, less the causal mask, which is a convention where it is right."""
+    found = inside.deviations()
+    if found.get("always") == "right":
+        del found["always"]
+    if found.get("causal_fill") in STRONG:
+        del found["causal_fill"]
+    return found
+
+
+def reference(
+    suspect: Suspect,
+    frame: Frame,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    keep: Tensor | None = None,
+    causal: bool = False,
+    gains: tuple[float, float] = (1.0, 1.0),
+    cache: dict | None = None,
+) -> tuple[Tensor, Tensor]:
+    """What such a module returns when all its maps are the identity.
+
+    returns  output (B, n, out), weights (B, h, n, n)
+
+    gains  factors on the scores and on the values, for asking what one map is used for
+    cache  a dictionary for what several suspects have in common, of one and the same input
+    """
+    layout, inside = suspect.layout, suspect.inside
+    inner_norm = layout.outer in ("pre", "norm first", "skip from norm")
+    key = (layout.split, layout.axis, layout.act, inner_norm, inside)
+    if cache is None or key not in cache:
+        asked = [_norm(x, frame) for x in (q, k, v)] if inner_norm else [q, k, v]
+        found = _attention(layout, inside, frame, asked, keep, causal, gains)
+        if cache is not None:
+            cache[key] = found
+    else:
+        found = cache[key]
+    heads, weights = found
+    merged = MERGES[layout.merge](heads)
+    if layout.split == "none" and layout.merge in ("right", "view"):
+        merged = (
+            heads.flatten(2)
+            if layout.merge == "right"
+            else heads.transpose(1, 2).reshape(heads.shape[0], heads.shape[1], -1)
+        )
+    if layout.axis == "batch":
+        merged = merged.transpose(0, 1)
+    output = merged if merged.shape[-1] == frame.out else merged @ eye(frame.out, merged.shape[-1]).T
+    return _outer(layout.outer, q, output, frame), weights
+
+
+def _attention(
+    layout: Layout,
+    inside: Hypothesis,
+    frame: Frame,
+    asked: list[Tensor],
+    keep: Tensor | None,
+    causal: bool,
+    gains: tuple[float, float],
+) -> tuple[Tensor, Tensor]:
+    targets, act = ACTS[layout.act]
+    parts = []
+    for name, x, inner, gain in zip("qkv", asked, frame.inner, (gains[0], 1.0, gains[1]), strict=True):
+        x = (x if x.shape[-1] == inner else x @ eye(inner, x.shape[-1]).T) * gain
+        x = act(x) if name in targets else x
+        x = x.transpose(0, 1) if layout.axis == "batch" else x
+        heads = frame.heads
+        if inner < frame.inner[0] and (inner * heads) % frame.inner[0] == 0 and name in "kv" and heads > 1:
+            shared = frame.inner[0] // inner  # several query heads read one key head
+            if frame.inner[1] == frame.inner[2]:
+                parts.append(SPLITS[layout.split](x, heads // shared).repeat_interleave(shared, 1))
+                continue
+        parts.append(SPLITS[layout.split](x, heads))
+    return attend(inside, *parts, keep, causal)
+
+
+def _batch_for_heads(x: Tensor) -> Tensor:
+    batch, heads, n, d_k = x.shape
+    return x.reshape(heads, batch, n, d_k).permute(1, 2, 0, 3).flatten(2)
+
+
+def _norm(x: Tensor, frame: Frame) -> Tensor:
+    if frame.norm == "rms":
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + frame.eps)
+    if frame.norm is not None and frame.norm.startswith("group"):
+        return F.group_norm(x.mT, int(frame.norm.split()[1]), eps=frame.eps).mT
+    return F.layer_norm(x, x.shape[-1:], eps=frame.eps)
+
+
+def _outer(outer: str, x: Tensor, found: Tensor, frame: Frame) -> Tensor:
+    if outer in ("none", "norm first"):
+        return found
+    if outer == "norm last":
+        return _norm(found, frame)
+    if outer == "double skip":
+        return 2 * x + found
+    if outer == "no attention":
+        return 2 * x
+    if outer == "skip from norm":
+        return _norm(x, frame) + found
+    return _norm(x + found, frame) if outer == "post" else x + found
+
+
+@lru_cache
+def suspects(norm: bool, itself: bool, heads: bool) -> tuple[Suspect, ...]:
+    """Every combination of up to two mistakes, with each convention; the likeliest first.
+
+    norm    whether norms are tried        itself  whether query, key and value are one and the same
+    heads   whether there is more than one head
+    """
+    roles = ("right", "key reshaped") if itself else ROLES
+    layouts = {
+        "split": tuple(SPLITS) if heads else ("right",),
+        "merge": tuple(MERGES) if heads else ("right", "last axes swapped"),
+        "axis": ("tokens", "batch"),
+        "act": tuple(ACTS),
+    }
+    insides = {
+        "scale": tuple(s for s in SCALES if heads or s != "sqrt(num_heads)"),
+        "softmax": SOFTMAXES,
+        "roles": roles,
+    }
+    insides |= {"causal_fill": CAUSAL_FILLS, "causal_when": ("before", "after")}
+    found: dict[Suspect, None] = {}
+    for outer in OUTERS if norm else ("none", "skip", "double skip", "no attention"):
+        for always in ALWAYS:
+            for split, merge in COUPLES if heads else COUPLES[:1]:
+                base = Suspect(Layout(split, merge, outer=outer), Hypothesis(always=always))
+                depth = max(0, 2 - int(base.cost))
+                allowed = layouts if outer in ("none", "skip", "post", "pre") else {}
+                found.update(
+                    dict.fromkeys(_varied(base, allowed, insides if outer != "no attention" else {}, depth))
+                )
+    return tuple(sorted(found, key=lambda s: s.cost))
+
+
+def _varied(
+    base: Suspect, layouts: dict[str, tuple[str, ...]], insides: dict[str, tuple[str, ...]], depth: int
+) -> Iterator[Suspect]:
+    """The base and everything up to `depth` switches away from it, each switch once."""
+    yield base
+    if depth == 0:
+        return
+    names = list(layouts) + list(insides)
+    for i, name in enumerate(names):
+        later_layouts = {n: layouts[n] for n in names[i + 1 :] if n in layouts}
+        later_insides = {n: insides[n] for n in names[i + 1 :] if n in insides}
+        if name.startswith("causal") and base.inside.always == "no":
+            continue
+        for value in layouts.get(name) or insides[name]:
+            part = base.layout if name in layouts else base.inside
+            if value == getattr(part, name):
+                continue
+            changed = replace(part, **{name: value})
+            varied = replace(base, **{"layout" if name in layouts else "inside": changed})
+            yield from _varied(varied, later_layouts, later_insides, depth - 1)
+
+
+def same(found: Tensor, wanted: Tensor, tolerance: float = 2e-4) -> bool:
+    """Equal up to rounding; a token without numbers in one has none in the other either."""
+    if found.shape != wanted.shape:
+        return False
+    sound = found.isfinite().all(-1)
+    if not torch.equal(sound, wanted.isfinite().all(-1)):
+        return False
+    found, wanted = found[sound], wanted[sound]
+    if not found.numel():
+        return True
+    size = max(float(wanted.abs().max()), 1e-3)
+    return bool((found - wanted).abs().max() <= tolerance * size)
+
+
+def fit_scale(found: Tensor, frame: Frame, inputs: tuple[Tensor, ...], itself: bool) -> Suspect | None:
+    """The combination with a scale that is in no list: what the scores are multiplied by is measured."""
+    shapes = ALWAYS if frame.norm is None else ("no", "right")
+    plain = [
+        s
+        for s in suspects(frame.norm is not None, itself, frame.heads > 1)
+        if s.inside in [replace(_UNSCALED, always=a) for a in shapes]
+        and s.layout.act == "none"
+        and len(s.layout.deviations()) <= 1
+    ]
+
+    def error(suspect: Suspect, scale: float) -> float:
+        try:
+            wanted = reference(suspect, frame, *inputs, gains=(scale, 1.0))[0]
+        except RuntimeError:
+            return math.inf
+        gap = float((found - wanted).abs().max()) if wanted.shape == found.shape else math.inf
+        return gap if math.isfinite(gap) else math.inf
+
+    starts = sorted(((error(s, x), i, x) for i, s in enumerate(plain) for x in _SCALE_GRID))
+    for index in list(dict.fromkeys(i for _, i, _ in starts))[:4]:
+        suspect, best = plain[index], next(x for _, i, x in starts if i == index)
+        step = 10**0.25
+        while step > 1 + 1e-7:
+            best = min((best / step, best, best * step), key=partial(error, suspect))
+            step = step**0.6
+        scale = _known(best, frame, inputs) or f"{best:.7g}"
+        measured = replace(suspect, inside=replace(suspect.inside, scale=scale))
+        if error(suspect, best) < math.inf and same(found, reference(measured, frame, *inputs)[0]):
+            return measured
+    return None
+
+
+def _known(scale: float, frame: Frame, inputs: tuple[Tensor, ...]) -> str | None:
+    """The name of the rule that gives this scale."""
+    d_k, d_v = frame.inner[0] // frame.heads, frame.inner[2] // frame.heads
+    shaped = [x.new_zeros(1, 1, x.shape[1], d) for x, d in zip(inputs, (d_k, d_k, d_v), strict=True)]
+    near = [n for n, rule in SCALES.items() if abs(rule(*shaped, frame.heads) / scale - 1) < 1e-3]
+    return near[0] if near else None
+
+
+_UNSCALED = Hypothesis(scale="none")
+_SCALE_GRID = tuple(10 ** (e / 2) for e in range(-5, 5))
+
+
+def identify(
+    found: Tensor,
+    frame: Frame,
+    inputs: tuple[Tensor, ...],
+    itself: bool,
+    limit: float = math.inf,
+    budget: int = 12000,
+) -> Suspect | None:
+    """The likeliest combination that gives these numbers. At most `budget` are tried, none above `limit`."""
+    if not found.isfinite().all(-1).any():
+        return None  # without numbers everything is alike
+    cache: dict = {}
+    failed: set = set()
+    for tried, suspect in enumerate(suspects(frame.norm is not None, itself, frame.heads > 1)):
+        if tried > budget or suspect.cost > limit:
+            return None
+        key = (suspect.layout.split, suspect.layout.axis, suspect.inside)
+        if key in failed:  # to raise costs more than to compute
+            continue
+        try:
+            wanted, _ = reference(suspect, frame, *inputs, cache=cache)
+        except RuntimeError:
+            if suspect.layout.merge == "right":
+                failed.add(key)
+            continue
+        if same(found, wanted):
+            return suspect
+    return None

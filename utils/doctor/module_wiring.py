@@ -1,0 +1,456 @@
+"""What a module does with its weights, input and memory: everything that identity weights cannot see."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import re
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from utils.doctor.call import Trouble, call
+from utils.doctor.module_adapt import HEAD_NAMES, WIDTH_NAMES, Style, ask, attribute
+from utils.doctor.module_case import Case, after
+from utils.doctor.module_lineup import reference, same
+from utils.doctor.module_weights import FUSED, Weight, duplicate, maps, randomise, walk
+from utils.doctor.report import CONVENTION, FAULT, Finding
+
+HEAD_WIDTHS = ("head_dim", "dim_head", "d_head", "head_size", "dim_heads", "heads_dim", "size_per_head")
+
+
+def behaviour(case_module: nn.Module, style: Style, inputs: tuple[Tensor, ...]) -> list[Finding]:
+    """Chance in eval mode, memory of earlier calls, writing into the input."""
+    found: list[Finding] = []
+    module = duplicate(case_module)
+    randomise(module)
+    with torch.no_grad():
+        fresh = ask(duplicate(module), style, *inputs)
+        loud = [ask(duplicate(module), style, *inputs, quiet=False).output for _ in range(2)]
+        if not same(loud[0], loud[1]):
+            found.append(_chance(loud, fresh.output, ask(duplicate(module), style, *inputs).output))
+        found += _memory(module, style, inputs, fresh.output)
+    changed = [float((a - b).abs().max()) for a, b in zip(inputs, fresh.input_after, strict=False)]
+    if max(changed) > 0:
+        found.append(
+            Finding(
+                "input changed in place",
+                FAULT,
+                "The caller's tensor is another one after the call: its entries changed by up to "
+                f"{max(changed):.3g}.",
+                "Make a new tensor instead of writing into x: x = x * s, not x *= s; no method that ends "
+                "in _.",
+                f"an input of shape {tuple(inputs[0].shape)}, compared before and after the call",
+            )
+        )
+    return found
+
+
+def _chance(loud: list[Tensor], quiet: Tensor, again: Tensor) -> Finding:
+    size = float((loud[0] - loud[1]).abs().max())
+    if same(quiet, again):
+        return Finding(
+            "dropout on in eval",
+            FAULT,
+            f"In eval mode two calls with the same input differ by up to {size:.3g}: dropout stays on.",
+            "Use nn.Dropout, which eval() switches off; or F.dropout(x, p, training=self.training), and "
+            "dropout_p=self.p if self.training else 0.0 for F.scaled_dot_product_attention.",
+            "the same input twice, after module.eval()",
+        )
+    return Finding(
+        "random output",
+        FAULT,
+        f"In eval mode two calls with the same input differ by up to {size:.3g}, and not by dropout.",
+        "Draw random numbers in __init__ or in training only.",
+        "the same input twice, after module.eval()",
+    )
+
+
+def _memory(module: nn.Module, style: Style, inputs: tuple[Tensor, ...], fresh: Tensor) -> list[Finding]:
+    used = duplicate(module)
+    ask(used, style, *(x.flip(1) * 0.5 for x in inputs))
+    try:
+        second = ask(used, style, *inputs).output
+        what = f"differs by up to {float((second - fresh).abs().max()):.3g} from what a fresh copy answers"
+        if same(second, fresh):
+            return []
+    except Trouble as trouble:
+        what = f"stops with {trouble}"
+    return [
+        Finding(
+            "earlier call matters",
+            FAULT,
+            f"The module remembers: after another input has been seen, the answer {what}.",
+            "Keep nothing of a call on self: use local variables in forward; hand a cache in and out "
+            "instead.",
+            "two inputs one after the other",
+        )
+    ]
+
+
+def registration(
+    case_module: nn.Module, style: Style, inputs: tuple[Tensor, ...]
+) -> tuple[list[Finding], str | None]:
+    """Tensors and layers that to() and state_dict() do not know. Also returns why it could not be told."""
+    lost = [w for w in walk(case_module) if not w.registered and _matters(case_module, style, inputs, w)]
+    layers = sorted({w.name for w in lost if w.trained or w.is_map})
+    tables = sorted({w.name for w in lost if not (w.trained or w.is_map)})
+    found = []
+    if layers:
+        known = sum(p.numel() for p in case_module.parameters())
+        hidden = sum(w.tensor.numel() for w in lost if w.name in layers)
+        found.append(
+            Finding(
+                "plain list",
+                FAULT,
+                f"{hidden} weights are hidden from parameters(), which knows {known}: "
+                f"{', '.join(layers[:4])}. "
+                "They are neither trained, nor moved, nor saved, and eval() does not reach them.",
+                "Keep layers in nn.ModuleList (or nn.ModuleDict) and single tensors in nn.Parameter.",
+                "module.parameters() and module.state_dict()",
+            )
+        )
+    if tables:
+        found.append(
+            Finding(
+                "tensor not registered",
+                FAULT,
+                f"{', '.join(tables)} is a plain attribute: module.to(device) leaves it behind.",
+                f'Write self.register_buffer("{tables[0]}", ..., persistent=False).',
+                "the module moved to another device",
+            )
+        )
+    if found:
+        return found, None
+    return _on_meta(case_module, style, inputs)
+
+
+def _matters(module: nn.Module, style: Style, inputs: tuple[Tensor, ...], weight: Weight) -> bool:
+    """Whether the output depends on this tensor. What forward makes anew at each call does not matter."""
+    with torch.no_grad():
+        one, other = duplicate(module), duplicate(module)
+        randomise(one)
+        randomise(other)
+        try:
+            target = next(w.tensor for w in walk(other) if w.name == weight.name)
+            flipped = ~target if target.dtype == torch.bool else 1 - target
+            target.copy_(flipped)
+            return not same(ask(one, style, *inputs).output, ask(other, style, *inputs).output)
+        except (StopIteration, Trouble, RuntimeError):
+            return weight.is_map
+
+
+def _on_meta(module: nn.Module, style: Style, inputs: tuple[Tensor, ...]) -> tuple[list[Finding], str | None]:
+    """Run on the meta device: shapes without numbers, which no tensor on the CPU may meet."""
+    try:
+        moved = duplicate(module).to("meta")
+        ask(moved, style, *(x.to("meta") for x in inputs))
+    except Trouble as trouble:
+        words = str(trouble)
+        if not re.search(r"expected device|same device|two devices|device type", words):
+            return [], f"other devices: on the meta device it stops with {words}"
+        return [
+            Finding(
+                "device fixed",
+                FAULT,
+                f"On another device it stops: {words.rstrip('.!')}.",
+                "Make new tensors where x is: torch.ones(n, n, device=x.device); keep constant ones in "
+                "register_buffer.",
+                "the module and its input on the meta device",
+            )
+        ], None
+    except NotImplementedError as error:
+        return [], f"other devices: {error}"
+    return [], None
+
+
+def gradients(case: Case, inputs: tuple[Tensor, ...]) -> list[Finding]:
+    """Which maps get no gradient, and whether they are unused or cut off."""
+    module = case.copy("random")
+    groups = _with_parts(module)
+    for tensor in (t for parts in groups.values() for t, _ in parts):
+        if tensor.is_floating_point() and tensor.is_leaf:
+            tensor.requires_grad_(True)
+    if not groups:
+        return []
+    with torch.enable_grad():
+        output = ask(module, case.style, *inputs).output
+        noise = torch.randn(output.shape, generator=torch.Generator().manual_seed(1))
+        if output.requires_grad:
+            try:
+                (output * noise).sum().backward()
+            except RuntimeError as error:
+                return [_backward_stops(error)]
+    cut, unused = [], []
+    for name, parts in groups.items():
+        sizes = [0.0 if t.grad is None else float(t.grad[rows].abs().max()) for t, rows in parts]
+        if max(sizes) > 1e-9 or not any(t.requires_grad for t, _ in parts):
+            continue
+        (cut if _effective(case, name, inputs, output.detach()) else unused).append(name)
+    if not (cut or unused):
+        return []
+    roles = {name: uses(case, name, inputs) for name in groups} if case.suspect else {}
+    product = bool(case.suspect) and case.suspect.inside.softmax == "none"  # scores and values count alike
+    return [*_unused(unused, roles), *_cut(cut, set(groups) - set(unused), {} if product else roles)]
+
+
+def _backward_stops(error: RuntimeError) -> Finding:
+    return Finding(
+        "backward stops",
+        FAULT,
+        f"It cannot be trained: {str(error).splitlines()[0].rstrip('.')}.",
+        "Write into no tensor that was used before: x = x * s, not x *= s.",
+        "backward() of a random sum of the outputs",
+    )
+
+
+def _with_parts(module: nn.Module) -> dict[str, list[tuple[Tensor, slice]]]:
+    """The maps by name; one matrix for q, k and v as three."""
+    found: dict[str, list[tuple[Tensor, slice]]] = {}
+    for group, weights in maps(module).items():
+        if not weights[0].trained:
+            continue  # a plain tensor, or the result of an earlier call
+        rows = weights[0].tensor.shape[0]
+        fused = len(weights) == 1 and weights[0].tensor.ndim == 2 and rows % 3 == 0
+        if fused and (rows == 3 * weights[0].tensor.shape[1] or FUSED.search(group)):
+            for i in range(3):
+                found[f"{group}[{i}]"] = [(weights[0].tensor, slice(i * rows // 3, (i + 1) * rows // 3))]
+        elif all(len(set(_plain(w))) == 1 for w in weights):
+            found |= {w.name: [(w.tensor, slice(None))] for w in weights}
+        else:  # one for each head
+            found[group] = [(w.tensor, slice(None)) for w in weights]
+    return found
+
+
+def _changed(case: Case, name: str, weights: str, factor: float) -> nn.Module:
+    module = duplicate(case.module)
+    parts = _with_parts(module)[name]  # before, for a plain tensor that is the identity looks like a mask
+    case.fill(module, weights)
+    with torch.no_grad():
+        for tensor, rows in parts:
+            tensor[rows] *= factor
+    return module
+
+
+def _effective(case: Case, name: str, inputs: tuple[Tensor, ...], base: Tensor) -> bool:
+    with torch.no_grad():
+        return not same(ask(_changed(case, name, "random", 1.7), case.style, *inputs).output, base)
+
+
+def uses(case: Case, name: str, inputs: tuple[Tensor, ...]) -> tuple[int, int] | None:
+    """What doubling a map does: by which factors the scores and the values grow. None: neither."""
+    with torch.no_grad():
+        try:
+            answer = ask(_changed(case, name, "identity", 2.0), case.style, *inputs)
+        except Trouble:
+            return None
+        seen = after(inputs, answer)
+        for scores in (1, 2, 4):
+            for values in (1, 2, 4):
+                wanted, _ = reference(case.suspect, case.frame, *seen, gains=(scores, values))
+                if same(answer.output, wanted):
+                    return scores, values
+    return None
+
+
+def _unused(unused: list[str], roles: dict[str, tuple[int, int] | None]) -> list[Finding]:
+    if not unused:
+        return []
+    names = " and ".join(_short(n) for n in unused)
+    doubled = [n for n, r in roles.items() if r in ((4, 1), (2, 2), (1, 4), (4, 2))]
+    if doubled:
+        what = {(4, 1): "queries and keys", (2, 2): "scores and values", (1, 4): "values and the output"}
+        job = what.get(roles[doubled[0]], "queries, keys and values")
+        kind, rest = "one projection used twice", f"{_short(doubled[0])} does its work: it makes {job} alike"
+    elif any(re.search(r"out|proj$|w_?o|c_proj|unify|fc", _short(n).lower()) for n in unused):
+        kind, rest = "output map not applied", "no other map takes its place"
+    else:
+        kind, rest = "projection unused", "the output does not depend on it"
+    return [
+        Finding(
+            kind,
+            FAULT,
+            f"{names} gets no gradient and changes nothing; {rest}.",
+            f"Look where forward should use {names}: another layer's name stands there, or a result is "
+            "thrown away.",
+            "the gradient of a random sum of the outputs, and the output with the map multiplied by 1.7",
+        )
+    ]
+
+
+def _cut(cut: list[str], live: set[str], roles: dict[str, tuple[int, int] | None]) -> list[Finding]:
+    if not cut:
+        return []
+    kind = _what_is_cut(cut, live, roles)
+    names = ", ".join(_short(n) for n in cut)
+    return [
+        Finding(
+            kind,
+            FAULT,
+            f"{names}: the output depends on it, but no gradient comes back, so it never learns.",
+            "Remove .detach(), .data, .numpy(), torch.tensor(...) and torch.no_grad() from the way between "
+            "these maps and the output.",
+            "the gradient of a random sum of the outputs",
+        )
+    ]
+
+
+def _what_is_cut(cut: list[str], live: set[str], roles: dict[str, tuple[int, int] | None]) -> str:
+    if set(cut) == live or (len(cut) >= 3 and len(live - set(cut)) <= 1):
+        return "gradients cut"
+    jobs = {roles.get(n) for n in cut}
+    if None not in jobs and jobs:
+        if all(scores > 1 for scores, _ in jobs):
+            return "weights detached"
+        if all(scores == 1 for scores, _ in jobs):
+            return "values detached"
+    short = " ".join(_short(n).lower() for n in cut)
+    return "weights detached" if len(cut) == 2 or re.search("q|k", short) else "values detached"
+
+
+def _short(name: str) -> str:
+    return name.replace(".weight", "").replace(".*", "")
+
+
+def counted(case: Case) -> list[Finding]:
+    """What the number of weights tells: small maps that all heads share, and no map after the heads."""
+    groups = maps(case.module)
+    h, width, inner = case.frame.heads, case.style.widths[0], case.frame.inner
+    if h == 1 or case.suspect is None:
+        return []
+    small = [w.name for ws in groups.values() for w in ws if _plain(w) == [width // h] * 2]
+    if len(small) > 4:
+        return []  # every head has its own
+    total = sum(w.tensor.numel() for ws in groups.values() for w in ws)
+    found = []
+    if small:
+        found.append(
+            Finding(
+                "head maps shared",
+                FAULT,
+                f"All {h} heads use the same {width // h} by {width // h} map ({_short(small[0])}): "
+                f"{len(small)} small maps hold {len(small) * (width // h) ** 2} weights where "
+                f"{len(small) * width**2} belong.",
+                f"Map first and cut into heads then: nn.Linear({width}, {width})(x).view(B, n, {h}, "
+                f"{width // h}).",
+                "the shapes of the weights; no output shows it",
+            )
+        )
+    made = width * inner[0] + case.style.widths[1] * inner[1] + case.style.widths[2] * inner[2]
+    needed = len(small) * (width // h) ** 2 if small else made
+    if total <= needed and not (small and len(small) < 3):
+        named = re.search(r"multi_?head|mha", type(case.module).__name__.lower())
+        separate = any(len(ws) > 1 for ws in groups.values())
+        found.append(
+            Finding(
+                "output map missing",
+                FAULT if named and not separate else CONVENTION,
+                f"The heads' results are put side by side and returned: {total} weights make queries, "
+                "keys and "
+                f"values, none is left to mix the {h} heads"
+                + ("." if named else ", unless it follows elsewhere."),
+                f"Add self.out_proj = nn.Linear({inner[2]}, {case.frame.out}) and return it of the joined "
+                "heads.",
+                "the number of weights; no output shows it",
+            )
+        )
+    return found
+
+
+def _plain(weight: Weight) -> list[int]:
+    return [s for s in weight.tensor.shape if s != 1]
+
+
+def indivisible(module: nn.Module, heads: int) -> tuple[list[Finding], str | None]:
+    """Whether the class takes a width that its heads do not divide. Also returns why it could not be told."""
+    if heads == 1:
+        return [], None
+    try:
+        other = _built_again(module, 13, 3)
+    except Trouble as trouble:
+        if "cannot be built" in str(trouble):
+            return [], f"indivisible widths: {trouble}"
+        return [], None
+    sides = {s for w in walk(other) if w.is_map for s in w.tensor.shape}
+    if 13 not in sides:
+        return [], "indivisible widths: the class was built again, but not 13 features wide"
+    lost = next((n for n in (12, 15, 4) if n in sides), None)
+    attributes = {v for m in other.modules() for v in vars(m).values() if isinstance(v, int)}
+    if lost is None and 4 not in attributes:
+        return [], None
+    if lost is None:
+        try:
+            style = Style((next(iter(inspect.signature(other.forward).parameters)),), "bnd", (13,) * 3)
+            ask(other.eval(), style, torch.randn(2, 5, 13))
+        except Trouble:
+            return [], None  # it stops, if late
+    return [
+        Finding(
+            "head width rounded",
+            FAULT,
+            f"13 features and 3 heads are taken without a word: each head gets {13 // 3} features, 13 is "
+            "not 3 times that.",
+            'Say no in __init__: if d_model % num_heads: raise ValueError("d_model must be a multiple of '
+            'num_heads").',
+            f"{type(module).__name__} built with width 13 and 3 heads",
+        )
+    ], None
+
+
+def _built_again(module: nn.Module, width: int, heads: int) -> nn.Module:
+    """The same class in another size. Raises Trouble: from its own check, or because nobody knows how."""
+    parameters = inspect.signature(type(module).__init__).parameters
+    given: dict[str, Any] = {}
+    for name, parameter in list(parameters.items())[1:]:
+        if name in (*HEAD_WIDTHS, "d_k", "d_v", "qkv_dim"):
+            raise Trouble("cannot be built again: the head's width is an argument of its own")
+        if name in HEAD_NAMES:
+            given[name] = heads
+        elif name in (
+            *WIDTH_NAMES,
+            "d_out",
+            "dim_out",
+            "out_dim",
+            "query_size",
+            "key_size",
+            "value_size",
+            "output_dim",
+        ):
+            given[name] = width
+        elif parameter.default is not inspect.Parameter.empty or parameter.kind in (
+            parameter.VAR_POSITIONAL,
+            parameter.VAR_KEYWORD,
+        ):
+            continue
+        elif "drop" in name or name.endswith("_p") or name == "p":
+            given[name] = 0.0
+        elif (value := _own(module, name)) is not None:
+            given[name] = value
+        else:
+            raise Trouble(f"cannot be built again: nothing tells its argument {name}")
+    config = next((n for n in given if n in ("config", "cfg", "args")), None)
+    if config:
+        given[config] = _resized(given[config], width, heads)
+    elif not any(n in HEAD_NAMES for n in given):
+        raise Trouble("cannot be built again: no argument tells the number of heads")
+    return call(type(module), **given)
+
+
+def _own(module: nn.Module, name: str) -> Any:
+    """What the module kept of an argument."""
+    value = getattr(module, name, None)
+    if value is None and name in ("config", "cfg", "args"):
+        return None
+    if value is None and re.search(r"len|size|block", name):
+        return attribute(module, name) or 16
+    return value if not isinstance(value, Tensor | nn.Module) else None
+
+
+def _resized(config: Any, width: int, heads: int) -> Any:
+    config = copy.copy(config)
+    for names, value in ((WIDTH_NAMES, width), (HEAD_NAMES, heads)):
+        for name in names:
+            if hasattr(config, name):
+                setattr(config, name, value)
+    return config

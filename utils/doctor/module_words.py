@@ -1,0 +1,247 @@
+"""The words for what a line-up found in a module: each mistake's name, what it does, what to change."""
+
+from __future__ import annotations
+
+from utils.doctor.hypotheses import SCALES
+from utils.doctor.module_case import Case
+from utils.doctor.module_lineup import inside_faults
+
+SCALE_KINDS = {
+    "none": "scale missing",
+    "d_k": "scale 1/d_k",
+    "d_model": "scale 1/d_model",
+}
+SOFTMAX_KINDS = {
+    "none": "no softmax",
+    "sigmoid": "sigmoid instead of softmax",
+    "twice": "softmax twice",
+    "all": "softmax over all pairs",
+    "base 2": "softmax base 2",
+    "sum": "divided by the sum instead of softmax",
+    "squares": "squares instead of softmax",
+}
+TRIANGLES = {
+    "upper": (
+        "causal upper triangle",
+        "a token hears itself and those after it, where it should hear those before it",
+    ),
+    "strict upper": ("causal upper triangle", "a token hears only those after it, not even itself"),
+    "no self": ("causal excludes self", "a token does not hear itself, and the first one nobody"),
+    "one ahead": ("causal sees one ahead", "a token hears the next one, which it should predict"),
+    "ignored": ("causal ignored", "tokens hear those after them although causality was asked for"),
+}
+FILL_KINDS = {
+    "zero": "mask fill near zero",
+    "the smallest positive number": "mask fill near zero",
+    "-1": "mask fill too weak",
+    "-10": "mask fill too weak",
+    "-100": "mask fill too weak",
+    "-1000": "mask fill too weak",
+    "minus ten added": "mask fill too weak",
+    "plus infinity": "mask fill plus infinity",
+    "added as 0 and 1": "mask added as 0/1",
+    "subtracted as 0 and 1": "mask added as 0/1",
+    "drop added as 0 and 1": "mask added as 0/1",
+    "ignored": "mask ignored",
+}
+LAYOUTS: dict[tuple[str, str], tuple[str, str, str]] = {
+    ("split", "view"): (
+        "heads split by view",
+        "The heads are cut by a view or reshape straight to (B, h, n, d_k), or (B*h, n, d_k), without "
+        "exchanging "
+        "axes: a head's row holds pieces of several tokens",
+        "Cut first, exchange then: x.view(B, n, h, d_k).transpose(1, 2).",
+    ),
+    ("split", "none"): (
+        "attention over heads",
+        "The axes (B, n, h, d_k) are not exchanged before the scores: each token attends over its own "
+        "heads and "
+        "hears no other token",
+        "Put tokens next to last: x.view(B, n, h, d_k).transpose(1, 2), and exchange back at the end.",
+    ),
+    ("merge", "view"): (
+        "heads merged by view",
+        "The heads are joined by a view or reshape straight from (B, h, n, d_k), without exchanging axes "
+        "back: pieces "
+        "of a head land on other tokens",
+        "Exchange first, join then: out.transpose(1, 2).reshape(B, n, h * d_k).",
+    ),
+    ("merge", "last axes swapped"): (
+        "heads merged along wrong axes",
+        "Before the heads are joined, tokens and features are exchanged, not heads and tokens",
+        "From (B, h, n, d_k) exchange axes 1 and 2: out.transpose(1, 2).reshape(B, n, h * d_k).",
+    ),
+    ("merge", "across samples"): (
+        "heads merged along wrong axes",
+        "Before the heads are joined, heads and samples are exchanged, not heads and tokens: samples are "
+        "mixed",
+        "From (B, h, n, d_k) exchange axes 1 and 2: out.transpose(1, 2).reshape(B, n, h * d_k).",
+    ),
+    ("merge", "batch for heads"): (
+        "heads merged in batch order",
+        "The heads were laid out sample by sample and are joined as if they lay head by head: samples "
+        "are mixed",
+        "Undo the cut in its order: out.view(B, h, n, d_k).transpose(1, 2).reshape(B, n, h * d_k).",
+    ),
+    ("merge", "mean"): (
+        "heads averaged",
+        "The heads' results are averaged, not put side by side: what one head found cannot be told from "
+        "another's",
+        "Join: out.transpose(1, 2).reshape(B, n, h * d_k), and give the output map h * d_k features.",
+    ),
+    ("merge", "sum"): (
+        "heads summed",
+        "The heads' results are added up, not put side by side",
+        "Join: out.transpose(1, 2).reshape(B, n, h * d_k), and give the output map h * d_k features.",
+    ),
+    ("axis", "batch"): (
+        "attention over the batch",
+        "The first axis is read as tokens: position i of one sample attends to position i of the other "
+        "samples, and "
+        "hears nothing of its own sequence",
+        "Set batch_first=True, or exchange axes 0 and 1 on the way in and out. If tokens are meant to "
+        "come first, "
+        "say so: examine(..., batch_first=False).",
+    ),
+    ("outer", "double skip"): (
+        "residual added twice",
+        "The input is added to the result twice",
+        "Add x once: either inside the layer or around it.",
+    ),
+    ("outer", "no attention"): (
+        "attention has no effect",
+        "The output is twice the input, whatever attention found",
+        "Assign attention's result to a name of its own and add that: x = x + attention(x).",
+    ),
+}
+ACT = (
+    "nonlinearity on the projections",
+    "{value}: after a linear map attention has none; negative coordinates are lost",
+    "Use the maps alone: q = self.q_proj(x), with no activation.",
+)
+CONVENTION_WORDS = {
+    (
+        "split",
+        "interleaved",
+    ): "Heads take every h-th feature, not d_k neighbours: another order of the maps' rows.",
+    (
+        "merge",
+        "interleaved",
+    ): "Joined features alternate between heads: another order of the output map's columns.",
+    ("outer", "skip"): "The input is added to what attention finds: a residual connection inside.",
+    ("outer", "post"): "LayerNorm(x + attention(x)): residual inside, norm last, as published in 2017.",
+    ("outer", "pre"): "x + attention(LayerNorm(x)): residual inside, norm first.",
+    (
+        "outer",
+        "norm first",
+    ): "The input is normalised and not added: a residual connection belongs around the module.",
+    (
+        "outer",
+        "norm last",
+    ): "The result is normalised, the input is not added to it: a residual connection is missing "
+    "unless it is meant to be so.",
+    ("outer", "skip from norm"): "LayerNorm(x) is added, not x: the way straight through is normalised too.",
+}
+
+
+def scale_words(case: Case) -> tuple[str, str, str]:
+    """Kind, sentence and cure for a wrong scale."""
+    scale, h = case.suspect.inside.scale, case.frame.heads
+    q, k, v = case.probe()
+    d_k = case.frame.inner[1] // h if case.frame.inner[1] == case.frame.inner[0] else case.frame.inner[0] // h
+    shaped = [x.new_zeros(1, h, x.shape[1], d_k) for x in (q, k, v)]
+    factors = {name: rule(*shaped, h) for name, rule in SCALES.items()}
+    if scale not in SCALES:
+        factors[scale] = float(scale)
+    kind = SCALE_KINDS.get(scale, f"scale {scale}") if scale in SCALES else "scale wrong"
+    cure = "Divide the scores by math.sqrt(d_k), the width of one head: k.shape[-1] after the cut."
+    if scale == "after softmax":
+        return kind, f"The weights, not the scores, are divided by sqrt(d_k) = {d_k**0.5:.3g}.", cure
+    twins = [
+        n
+        for n, f in factors.items()
+        if n != scale and abs(f - factors[scale]) < 1e-6 and n != "after softmax"
+    ]
+    twin = f" At this size that is the same as {' or '.join(twins)}." if twins else ""
+    said = f"scale: {scale}" if scale in SCALES else "measured"
+    found, wanted = factors[scale], factors["sqrt(d_k)"]
+    sentence = (
+        f"The scores are multiplied by {found:.3g} ({said}), which should be 1/sqrt(d_k) = {wanted:.3g}."
+    )
+    return kind, sentence + twin, cure
+
+
+def words(case: Case) -> list[tuple[str, str, str]]:
+    """Kind, sentence and cure of every mistake in the suspect."""
+    found = []
+    for switch, value in case.suspect.layout.deviations().items():
+        if switch == "act":
+            kind, sentence, cure = ACT
+            found.append((kind, sentence.format(value=value.capitalize()), cure))
+        else:
+            found.append(LAYOUTS[switch, value])
+    inside = inside_faults(case.suspect.inside)
+    if "scale" in inside:
+        found.append(scale_words(case))
+    if "softmax" in inside:
+        found.append(softmax_words(inside["softmax"]))
+    if "roles" in inside:
+        found.append(role_words(inside["roles"]))
+    if "always" in inside:
+        kind, what = TRIANGLES[inside["always"]]
+        found.append(
+            (
+                kind,
+                f"The causal mask that is always on has the wrong shape: {what}",
+                "Allow j <= i: torch.tril(ones(n, n)) == 1 may attend.",
+            )
+        )
+    if "causal_fill" in inside:
+        found.append(fill_words(inside["causal_fill"], "The causal mask"))
+    if "causal_when" in inside:
+        found.append(AFTER)
+    return found
+
+
+AFTER = (
+    "mask after softmax",
+    "Weights are set to 0 after softmax and not shared out again: rows sum to less than 1, and hidden "
+    "tokens still "
+    "take their share",
+    "Mask the scores before softmax: scores.masked_fill(~keep, -torch.inf).softmax(-1).",
+)
+
+
+def softmax_words(softmax: str) -> tuple[str, str, str]:
+    """Kind, sentence and cure for shares made in another way than softmax over keys."""
+    kind = SOFTMAX_KINDS.get(softmax, f"softmax over {softmax}")
+    cure = "Take softmax over the last axis of the scores (n_q, n_k): scores.softmax(dim=-1)."
+    return kind, f"Each query should hand out exactly 1 to the keys; here is {kind}", cure
+
+
+def role_words(roles: str) -> tuple[str, str, str]:
+    """Kind, sentence and cure for inputs in the wrong place."""
+    if roles == "key reshaped":
+        return (
+            roles,
+            "Keys are reshaped to (d_k, n), not transposed: their numbers are scrambled",
+            "Use k.transpose(-2, -1).",
+        )
+    return (
+        roles,
+        f"The inputs are in the wrong place: {roles}",
+        "Use each input once: query for q, key for k, value for v.",
+    )
+
+
+def fill_words(fill: str, what: str) -> tuple[str, str, str]:
+    """Kind, sentence and cure for scores that hidden tokens should not have."""
+    kind = FILL_KINDS.get(fill, "mask fill too weak")
+    cure = "Set hidden scores to -torch.inf before softmax: scores.masked_fill(~keep, -torch.inf)."
+    if kind == "mask ignored":
+        return (
+            kind,
+            f"{what} changes nothing",
+            "Assign the result: masked_fill returns a new tensor; masked_fill_ changes in place.",
+        )
+    return kind, f"{what} leaves hidden tokens a score ({fill}), and so a share", cure
