@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from tests.doctor_patients import SINGLES, make
 from utils.attention import scaled_dot_product_attention
-from utils.doctor.function import examine
+from utils.doctor.functions.examine import examine
 
 
 def kinds(report):

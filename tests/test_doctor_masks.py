@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from utils.attention import as_additive, causal_mask, padding_mask
-from utils.doctor.masks import examine
+from utils.doctor.masks.examine import examine
 from utils.doctor.report import CONVENTION
 from utils.efficient import local_mask
 

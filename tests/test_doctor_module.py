@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from utils.doctor import module_adapt as calling
-from utils.doctor.module import examine
+from utils.doctor.modules import adapt as calling
+from utils.doctor.modules.examine import examine
 from utils.doctor.report import CONVENTION, NOT_SEPARABLE
 from utils.layer import SelfAttentionLayer
 from utils.multihead import MultiHeadAttention

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from utils.doctor.positions import examine
+from utils.doctor.positions.examine import examine
 from utils.doctor.report import CONVENTION, FAULT
 from utils.positional import LearnedPositions, SinusoidalPositions, sinusoidal_positions
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from utils.attention import scaled_dot_product_attention
 from utils.doctor.report import CONVENTION
-from utils.doctor.window import examine
+from utils.doctor.windows.examine import examine
 from utils.efficient import local_attention, local_mask
 
 WIDE, ITSELF, FUTURE, AHEAD = (

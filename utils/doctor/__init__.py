@@ -19,18 +19,22 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from utils.doctor import function, masks, module, positions, window
-from utils.doctor.adapt import is_role
+from utils.doctor.functions.adapt import is_role
+from utils.doctor.functions.examine import examine as examine_function
+from utils.doctor.masks.examine import examine as examine_mask
+from utils.doctor.modules.examine import examine as examine_module
+from utils.doctor.positions.examine import examine as examine_positions
 from utils.doctor.report import CONVENTION, FAULT, NOT_SEPARABLE, Finding, Report
+from utils.doctor.windows.examine import examine as examine_window
 
 __all__ = ["CONVENTION", "FAULT", "NOT_SEPARABLE", "Finding", "Report", "diagnose"]
 
 EXAMINERS: dict[str, Callable[..., Report]] = {
-    "attention": function.examine,
-    "module": module.examine,
-    "positions": positions.examine,
-    "local": window.examine,
-    "mask": masks.examine,
+    "attention": examine_function,
+    "module": examine_module,
+    "positions": examine_positions,
+    "local": examine_window,
+    "mask": examine_mask,
 }
 WINDOW = r"window|radius|^w$|local|neighbou?rs"
 WIDTH = r"d_model|dim|depth|embed|width|hidden|^d$|base"

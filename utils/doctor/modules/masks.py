@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from utils.doctor.call import Hangs, Trouble
 from utils.doctor.hypotheses import Hypothesis, causal_keep, with_causal, with_mask
-from utils.doctor.module_adapt import ask
-from utils.doctor.module_case import Case, after
-from utils.doctor.module_lineup import STRONG, Suspect, reference, same
-from utils.doctor.module_weights import duplicate, randomise
-from utils.doctor.module_words import AFTER, TRIANGLES, fill_words
+from utils.doctor.modules.adapt import ask
+from utils.doctor.modules.case import Case, after
+from utils.doctor.modules.lineup import STRONG, Suspect, reference, same
+from utils.doctor.modules.weights import duplicate, randomise
+from utils.doctor.modules.words import AFTER, TRIANGLES, fill_words
 from utils.doctor.report import CONVENTION, FAULT, NOT_SEPARABLE, Finding, Matrices
 
 KINDS = ("boolean", "0 and 1", "whole 0 and 1", "added")

@@ -10,8 +10,8 @@ import torch
 
 from utils.doctor import call as caller
 from utils.doctor.call import Hangs, Trouble
-from utils.doctor.mask_values import Guess, Marks, MaskNotes, array, line_up, read
-from utils.doctor.position_patients import named, required
+from utils.doctor.masks.values import Guess, Marks, MaskNotes, array, line_up, read
+from utils.doctor.positions.patients import named, required
 from utils.doctor.report import CONVENTION, FAULT
 
 LENGTH_NAMES = [

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from utils.doctor.call import Hangs, Trouble
-from utils.doctor.module_adapt import Answer, Style, ask, heads_of, probe
-from utils.doctor.module_lineup import Frame, Suspect, fit_scale, identify, reference
-from utils.doctor.module_weights import duplicate, inner_widths, maps, randomise, set_identity
+from utils.doctor.modules.adapt import Answer, Style, ask, heads_of, probe
+from utils.doctor.modules.lineup import Frame, Suspect, fit_scale, identify, reference
+from utils.doctor.modules.weights import duplicate, inner_widths, maps, randomise, set_identity
 
 FUSED_LAYOUTS = ("blocks", "head by head", "feature by feature")
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from utils.doctor import call as caller
-from utils.doctor import position_patients as patients
 from utils.doctor.call import Trouble
-from utils.doctor.position_notes import TableNotes, odd
-from utils.doctor.position_tables import Code
+from utils.doctor.positions import patients
+from utils.doctor.positions.notes import TableNotes, odd
+from utils.doctor.positions.tables import Code
 
 LONG = 4112  # float16 skips odd integers above 2048, bfloat16 above 256
 

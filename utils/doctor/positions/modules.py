@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from utils.doctor import call as caller
-from utils.doctor import position_patients as patients
 from utils.doctor.call import Trouble
-from utils.doctor.position_habits import (
+from utils.doctor.positions import patients
+from utils.doctor.positions.habits import (
     after_bfloat16,
     devices,
     later_calls,
@@ -22,8 +22,8 @@ from utils.doctor.position_habits import (
     same_each_time,
     writes,
 )
-from utils.doctor.position_notes import TableNotes, depends_on_length, table_or_learned
-from utils.doctor.position_tables import Code
+from utils.doctor.positions.notes import TableNotes, depends_on_length, table_or_learned
+from utils.doctor.positions.tables import Code
 
 
 def module(case: TableNotes, patient: Callable, d_model: int | None) -> None:

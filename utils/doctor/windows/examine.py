@@ -20,11 +20,11 @@ from torch import Tensor
 from utils.doctor import call as caller
 from utils.doctor.call import Hangs, Trouble
 from utils.doctor.notes import written
-from utils.doctor.position_patients import named, numbers, required
+from utils.doctor.positions.patients import named, numbers, required
 from utils.doctor.report import CONVENTION, FAULT, Report
-from utils.doctor.window_notes import Ask, N, WindowNotes
-from utils.doctor.window_pattern import pattern, seen_in, set_hubs_aside
-from utils.doctor.window_shares import ignored, outside, shares, sums
+from utils.doctor.windows.notes import Ask, N, WindowNotes
+from utils.doctor.windows.pattern import pattern, seen_in, set_hubs_aside
+from utils.doctor.windows.shares import ignored, outside, shares, sums
 
 SPECIES = "local attention"
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from utils.doctor.position_tables import Code, matching_columns
+from utils.doctor.positions.tables import Code, matching_columns
 from utils.doctor.report import CONVENTION, FAULT, NOT_SEPARABLE, Finding, Matrices
 
 GOOD_LINE = "torch.exp(torch.arange(0, d_model, 2) * (-math.log(10000.0) / d_model))"

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from utils.doctor.report import FAULT
-from utils.doctor.window_notes import NEVER, Ask, N, WindowNotes, band
+from utils.doctor.windows.notes import NEVER, Ask, N, WindowNotes, band
 
 
 def sums(case: WindowNotes, weights: np.ndarray, seen: np.ndarray) -> None:

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from utils.doctor.call import Trouble, call
-from utils.doctor.module_adapt import HEAD_NAMES, WIDTH_NAMES, Style, ask, attribute
-from utils.doctor.module_case import Case, after
-from utils.doctor.module_lineup import reference, same
-from utils.doctor.module_weights import FUSED, Weight, duplicate, maps, randomise, walk
+from utils.doctor.modules.adapt import HEAD_NAMES, WIDTH_NAMES, Style, ask, attribute
+from utils.doctor.modules.case import Case, after
+from utils.doctor.modules.lineup import reference, same
+from utils.doctor.modules.weights import FUSED, Weight, duplicate, maps, randomise, walk
 from utils.doctor.report import CONVENTION, FAULT, Finding
 
 HEAD_WIDTHS = ("head_dim", "dim_head", "d_head", "head_size", "dim_heads", "heads_dim", "size_per_head")

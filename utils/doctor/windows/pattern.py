@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from utils.doctor.report import CONVENTION, FAULT
-from utils.doctor.window_notes import MIDDLE, NEVER, SHOWN, N, WindowNotes, band
+from utils.doctor.windows.notes import MIDDLE, NEVER, SHOWN, N, WindowNotes, band
 
 
 def seen_in(weights: np.ndarray) -> np.ndarray:

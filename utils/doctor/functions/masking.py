@@ -6,11 +6,21 @@ from dataclasses import replace
 
 import torch
 
-from utils.doctor import words
-from utils.doctor.adapt import Patient, mask_styles
 from utils.doctor.call import Trouble
+from utils.doctor.functions import words
+from utils.doctor.functions.adapt import Patient, mask_styles
+from utils.doctor.functions.lineup import (
+    Case,
+    Shape,
+    expected,
+    first,
+    inputs,
+    line_up,
+    padding,
+    report,
+    scattered,
+)
 from utils.doctor.hypotheses import Hypothesis, with_causal, with_mask
-from utils.doctor.lineup import Case, Shape, expected, first, inputs, line_up, padding, report, scattered
 from utils.doctor.report import CONVENTION, FAULT, Finding
 
 POLARITY = "mask polarity inverted"

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from utils.doctor import position_words as words
 from utils.doctor.call import Trouble
 from utils.doctor.notes import Notes
-from utils.doctor.position_tables import Code, explain
+from utils.doctor.positions import words
+from utils.doctor.positions.tables import Code, explain
 
 REFUSALS = ("odd", "even", "divisible", "multiple of 2", "% 2", "d_model", "dim")
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from utils.doctor import call as caller
 from utils.doctor.call import Trouble
-from utils.doctor.mask_values import Guess, MaskNotes, array, line_up, read
-from utils.doctor.position_patients import required
+from utils.doctor.masks.values import Guess, MaskNotes, array, line_up, read
+from utils.doctor.positions.patients import required
 from utils.doctor.report import CONVENTION, FAULT
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from utils.doctor.call import Hangs, Trouble, call
-from utils.doctor.module_weights import duplicate, maps
+from utils.doctor.modules.weights import duplicate, maps
 
 ROLES = {
     "query": r"^(x?_?q|querys?|queries|q_\w+|query_\w+|queries_\w+|\w+_q|target|tgt)$",

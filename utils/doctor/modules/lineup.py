@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from utils.doctor.hypotheses import ROLES, SCALES, SOFTMAXES, Hypothesis, attend
-from utils.doctor.module_weights import eye
+from utils.doctor.modules.weights import eye
 
 # (B, n, m) -> (B, h, n, d_k)
 SPLITS: dict[str, Callable[[Tensor, int], Tensor]] = {

@@ -9,8 +9,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from utils.doctor import words
-from utils.doctor.adapt import Patient
+from utils.doctor.functions import words
+from utils.doctor.functions.adapt import Patient
 from utils.doctor.hypotheses import Hypothesis, attend
 from utils.doctor.report import FAULT, Finding, Matrices
 

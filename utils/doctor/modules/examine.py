@@ -13,14 +13,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from utils.doctor import module_wiring as wiring
 from utils.doctor.call import Hangs, Trouble
-from utils.doctor.module_adapt import adapt, ask, probe
-from utils.doctor.module_case import Case, after, influence, line_up
-from utils.doctor.module_lineup import reference, same
-from utils.doctor.module_masks import examine_causal, examine_masks
-from utils.doctor.module_weights import duplicate, hidden_modules, randomise
-from utils.doctor.module_words import CONVENTION_WORDS, words
+from utils.doctor.modules import wiring
+from utils.doctor.modules.adapt import adapt, ask, probe
+from utils.doctor.modules.case import Case, after, influence, line_up
+from utils.doctor.modules.lineup import reference, same
+from utils.doctor.modules.masks import examine_causal, examine_masks
+from utils.doctor.modules.weights import duplicate, hidden_modules, randomise
+from utils.doctor.modules.words import CONVENTION_WORDS, words
 from utils.doctor.report import CONVENTION, FAULT, NOT_SEPARABLE, Finding, Matrices, Report
 
 SPECIES = "attention module"

@@ -11,11 +11,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from utils.doctor.adapt import Patient, Style, adapt
 from utils.doctor.call import Hangs, Trouble, call, tensor
+from utils.doctor.functions.adapt import Patient, Style, adapt
+from utils.doctor.functions.lineup import (
+    SHAPES,
+    Case,
+    Shape,
+    expected,
+    first,
+    inputs,
+    line_up,
+    report,
+    same,
+    small,
+)
+from utils.doctor.functions.masking import causality, half, masking
 from utils.doctor.hypotheses import Hypothesis, unmasked
-from utils.doctor.lineup import SHAPES, Case, Shape, expected, first, inputs, line_up, report, same, small
-from utils.doctor.masking import causality, half, masking
 from utils.doctor.report import CONVENTION, FAULT, Finding, Matrices, Report
 
 NAMES = ("query", "key", "value")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from utils.doctor.hypotheses import SCALES
-from utils.doctor.module_case import Case
-from utils.doctor.module_lineup import inside_faults
+from utils.doctor.modules.case import Case
+from utils.doctor.modules.lineup import inside_faults
 
 SCALE_KINDS = {
     "none": "scale missing",

@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 from utils.doctor import call as caller
 from utils.doctor.call import Hangs, Trouble
-from utils.doctor.mask_causal import causal
-from utils.doctor.mask_padding import ID_NAMES, LENGTH_NAMES, PAD_NAMES, SIZE_NAMES, padding
-from utils.doctor.mask_values import MaskNotes, array
+from utils.doctor.masks.causal import causal
+from utils.doctor.masks.padding import ID_NAMES, LENGTH_NAMES, PAD_NAMES, SIZE_NAMES, padding
+from utils.doctor.masks.values import MaskNotes, array
 from utils.doctor.notes import written
-from utils.doctor.position_patients import named, required
+from utils.doctor.positions.patients import named, required
 from utils.doctor.report import Report
 
 SPECIES = "mask builder"

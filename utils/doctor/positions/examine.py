@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from utils.doctor import position_patients as patients
 from utils.doctor.call import Trouble
 from utils.doctor.notes import written
-from utils.doctor.position_habits import LONG
-from utils.doctor.position_modules import module
-from utils.doctor.position_notes import TableNotes, depends_on_length, odd, table_or_learned
+from utils.doctor.positions import patients
+from utils.doctor.positions.habits import LONG
+from utils.doctor.positions.modules import module
+from utils.doctor.positions.notes import TableNotes, depends_on_length, odd, table_or_learned
 from utils.doctor.report import Report
 
 SPECIES = "position encoding"

@@ -1,0 +1,1 @@
+"""An attention function f(q, k, v, mask?, causal?)."""

@@ -1,0 +1,1 @@
+"""A module that attends, with weights of its own."""

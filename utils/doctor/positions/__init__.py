@@ -1,0 +1,1 @@
+"""A position encoding: a table, a function or a module."""
