@@ -1,4 +1,4 @@
-"""Examine every known mistake, compounds and right code:  python -m benchmarks.doctor  writes docs/doctor.md"""
+"""Examine known mistakes, compounds and right code:  python -m benchmarks.doctor  writes docs/doctor.md"""
 
 from __future__ import annotations
 
