@@ -80,12 +80,19 @@ class Report:
         head = f"{self.patient} ({self.species})"
         if not self.faults:
             return f"{head}: no fault found."
-        return f"{head}: " + " ".join(f.sentence for f in self.faults)
+        if len(self.faults) == 1:
+            return f"{head}: {self.faults[0].sentence}"
+        return f"{head}: {len(self.faults)} faults: {'; '.join(self.kinds)}."
+
+    def _told(self, finding: Finding) -> str:
+        """A finding's sentence, unless it is the verdict already."""
+        return "" if len(self.faults) == 1 and self.faults[0] is finding else finding.sentence
 
     def __str__(self) -> str:
         lines = [self.verdict]
         for finding in self.findings:
-            lines += ["", f"{finding.verdict.upper()}  {finding.kind}", f"  {finding.sentence}"]
+            lines += ["", f"{finding.verdict.upper()}  {finding.kind}"]
+            lines += [f"  {self._told(finding)}"] if self._told(finding) else []
             lines += [f"  Shown by: {finding.shown_by}"] if finding.shown_by else []
             for matrices in finding.evidence:
                 lines += [f"    {line}" for line in _side_by_side(matrices)]
@@ -102,7 +109,7 @@ class Report:
         parts = [f"<p><b>{html.escape(self.verdict)}</b></p>"]
         for finding in self.findings:
             parts.append(f"<h4>{html.escape(finding.verdict)}: {html.escape(finding.kind)}</h4>")
-            parts.append(f"<p>{html.escape(finding.sentence)}</p>")
+            parts.append(f"<p>{html.escape(self._told(finding))}</p>" if self._told(finding) else "")
             if finding.shown_by:
                 parts.append(f"<p>Shown by: {html.escape(finding.shown_by)}</p>")
             parts += [_tables(matrices) for matrices in finding.evidence]
@@ -132,7 +139,8 @@ def _tables(matrices: Matrices) -> str:
         scale = max(1e-12, float(np.nanmax(np.abs(np.nan_to_num(matrix, posinf=0, neginf=0)))))
         rows = "".join(f"<tr>{''.join(_cell(x, scale) for x in row)}</tr>" for row in matrix)
         cells.append(
-            f'<table style="display:inline-table;margin:0 2em .5em 0"><caption>{html.escape(title)}</caption>'
+            f'<table style="display:inline-table;margin:0 2em .5em 0">'
+            f'<caption style="white-space:nowrap;text-align:left">{html.escape(title)}</caption>'
             f"{rows}</table>"
         )
     return f"<div>{''.join(cells)}</div>"
@@ -141,6 +149,6 @@ def _tables(matrices: Matrices) -> str:
 def _cell(number: float, scale: float) -> str:
     """A cell as dark as its number is large, with a text colour that can be read on it."""
     share = min(1.0, abs(number) / scale) if np.isfinite(number) else 0.0
-    colour = "white" if share > 0.6 else "#222222"
+    colour = "white" if share > 0.78 else "black"  # either way, a contrast of 4.4 or more
     paint = f"background:rgb({int(247 - 239 * share)},{int(251 - 170 * share)},{int(255 - 99 * share)})"
-    return f'<td style="{paint};color:{colour};text-align:right">{number:.2f}</td>'
+    return f'<td style="{paint};color:{colour};text-align:right;padding:.3em .6em">{number:.2f}</td>'
