@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
-from functools import lru_cache, partial
+from functools import cache, cached_property, lru_cache, partial
 
 import torch
 import torch.nn.functional as F
@@ -123,7 +123,7 @@ class Suspect:
     layout: Layout = field(default_factory=Layout)
     inside: Hypothesis = field(default_factory=Hypothesis)
 
-    @property
+    @cached_property
     def cost(self) -> float:
         """How unlikely: mistakes count, conventions count a little."""
         faults = len(self.layout.deviations()) + len(inside_faults(self.inside))
@@ -180,7 +180,7 @@ def reference(
         )
     if layout.axis == "batch":
         merged = merged.transpose(0, 1)
-    output = merged if merged.shape[-1] == frame.out else merged @ eye(frame.out, merged.shape[-1]).T
+    output = merged if merged.shape[-1] == frame.out else merged @ _fitted(frame.out, merged.shape[-1])
     return _outer(layout.outer, q, output, frame), weights
 
 
@@ -196,7 +196,7 @@ def _attention(
     targets, act = ACTS[layout.act]
     parts = []
     for name, x, inner, gain in zip("qkv", asked, frame.inner, (gains[0], 1.0, gains[1]), strict=True):
-        x = (x if x.shape[-1] == inner else x @ eye(inner, x.shape[-1]).T) * gain
+        x = (x if x.shape[-1] == inner else x @ _fitted(inner, x.shape[-1])) * gain
         x = act(x) if name in targets else x
         x = x.transpose(0, 1) if layout.axis == "batch" else x
         heads = frame.heads
@@ -289,6 +289,12 @@ def _varied(
             changed = replace(part, **{name: value})
             varied = replace(base, **{"layout" if name in layouts else "inside": changed})
             yield from _varied(varied, later_layouts, later_insides, depth - 1)
+
+
+@cache
+def _fitted(wide: int, given: int) -> Tensor:
+    """What an identity map from `given` to `wide` features multiplies by."""
+    return eye(wide, given).T
 
 
 def same(found: Tensor, wanted: Tensor, tolerance: float = 2e-4) -> bool:
