@@ -37,7 +37,7 @@ EXAMINERS: dict[str, Callable[..., Report]] = {
     "mask": examine_mask,
 }
 WINDOW = r"window|radius|^w$|local|neighbou?rs"
-WIDTH = r"d_model|dim|depth|embed|width|hidden|^d$|base"
+WIDTH = r"d_model|dim|depth|emb|width|hid|channels|^d$|base"
 LENGTH = r"^n$|n_q|n_k|len|size|seq|ids|tokens|pad|max"
 
 
@@ -57,7 +57,7 @@ def diagnose(thing: Any, kind: str | None = None, **options: Any) -> Report:
     """
     if kind is not None and kind not in EXAMINERS:
         raise ValueError(f"kind must be one of {', '.join(EXAMINERS)}, not {kind!r}")
-    name = options.pop("name", None) or getattr(thing, "__name__", type(thing).__name__)
+    name = options.pop("name", None) or _name(thing)
     kind = kind or species(thing)
     training = thing.training if isinstance(thing, nn.Module) else None
     try:
@@ -68,6 +68,13 @@ def diagnose(thing: Any, kind: str | None = None, **options: Any) -> Report:
     finally:
         if training:
             thing.train()
+
+
+def _name(thing: Any) -> str:
+    try:
+        return thing.__name__
+    except Exception:  # whatever a patient does when it is asked its name
+        return type(thing).__name__
 
 
 def species(thing: Any) -> str:
@@ -92,7 +99,10 @@ def species(thing: Any) -> str:
         return "local" if any(re.search(WINDOW, name) for name in names) else "attention"
     if len(needed) >= 3 and not any(re.search(LENGTH, name) for name in names):
         return "local" if any(re.search(WINDOW, name) for name in names) else "attention"
-    if any(re.search(WIDTH, name) for name in names) or names[:1] == ["x"]:
+    if any("pad" in name or "mask" in name for name in names):
+        return "mask"
+    title = getattr(thing, "__name__", "").lower()
+    if any(re.search(WIDTH, name) for name in names) or names[:1] == ["x"] or re.search("posit|sinus", title):
         return "positions"
     return "mask"
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 FAULT, CONVENTION, NOT_SEPARABLE = "fault", "convention", "not separable"
+# Findings that say: nothing was found out
+UNCLEAR = ("does not run", "not recognised", "no sinusoidal table")
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,12 @@ class Report:
         """One sentence."""
         head = f"{self.patient} ({self.species})"
         if not self.faults:
-            return f"{head}: no fault found."
+            unclear = [f for f in self.findings if f.kind in UNCLEAR]
+            return (
+                f"{head}: could not be judged. {unclear[0].sentence}"
+                if unclear
+                else f"{head}: no fault found."
+            )
         if len(self.faults) == 1:
             return f"{head}: {self.faults[0].sentence}"
         return f"{head}: {len(self.faults)} faults: {'; '.join(self.kinds)}."

@@ -6,6 +6,7 @@ They are found by trying on a small, right-shaped input what the function takes.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import re
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ ROLES = {
     "key": r"^(x?k|keys?|k_.*|key_(?!padding).*|keys_.*)$",
     "value": r"^(x?v|values?|vals?|v_.*|value_.*|values_.*)$",
 }
+MASK = r"^(?!.*(head|layer)_?mask).*mask|^bias$|^attn_bias$|^keep$"
 MASKS = ("keep", "hide", "keep as 0 and 1", "added")
 
 
@@ -39,6 +41,8 @@ class Style:
     mask_kind one of MASKS
     causal    the causal flag's argument name, or None
     extra     other arguments that it insists on
+    order     "tokens last" (B, h, n, d), or "tokens first": (B, n, h, d), (n, B, d)
+    masked    whether it insists on a mask: where there is none, one that hides nothing is given
     """
 
     axes: int = 4
@@ -50,6 +54,8 @@ class Style:
     mask_kind: str = "keep"
     causal: str | None = None
     extra: tuple[tuple[str, Any], ...] = ()
+    order: str = "tokens last"
+    masked: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,22 +75,33 @@ class Patient:
         """
         style = self.style
         shape = tuple(drop_axes(torch.empty(*q.shape[:-1], v.shape[-1], device="meta"), style.axes).shape)
-        args, kwargs = self.arguments([self._given(t.to(style.dtype)) for t in (q, k, v)])
+        args, kwargs = self.arguments([self.given(t.to(style.dtype)) for t in (q, k, v)], k.shape)
         if keep is not None:
             kwargs[style.mask] = self._mask(keep, q.shape[-2])
         if causal:
             kwargs[style.causal] = True
-        return read(call(self.function, *args, **kwargs), shape, k.shape[-2])
+        return read(call(self.function, *args, **kwargs), shape, k.shape[-2], style.order)
 
-    def arguments(self, inputs: list[Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Query, key and value as the patient names or orders them, with what else it insists on."""
+    def arguments(self, inputs: list[Any], shape: tuple[int, ...]) -> tuple[list[Any], dict[str, Any]]:
+        """Query, key and value as the patient names or orders them, with what else it insists on.
+
+        shape  (B, H, n_k, d) of the key, for a mask that hides nothing
+        """
+        extra = dict(self.style.extra)
+        if self.style.masked:
+            extra[self.style.mask] = self._mask(
+                torch.ones(shape[0], 1, 1, shape[2], dtype=torch.bool), shape[2]
+            )
         if self.style.roles:
-            return [], dict(zip(self.style.roles, inputs, strict=True)) | dict(self.style.extra)
-        return inputs, dict(self.style.extra)
+            return [], dict(zip(self.style.roles, inputs, strict=True)) | extra
+        return inputs, extra
 
-    def _given(self, tensor_: Tensor) -> Any:
+    def given(self, tensor_: Tensor) -> Any:
+        """(B, H, n, d) in the patient's number and order of axes; the memory is shared."""
         shaped = drop_axes(tensor_, self.style.axes)
-        return shaped.numpy().copy() if self.style.numpy else shaped
+        if self.style.order == "tokens first":
+            shaped = shaped.transpose(self.style.axes - 3, self.style.axes - 2)
+        return shaped.numpy() if self.style.numpy else shaped
 
     def _mask(self, keep: Tensor, n_q: int) -> Any:
         style = self.style
@@ -115,17 +132,23 @@ def lift_axes(tensor_: Tensor) -> Tensor:
     return {4: tensor_, 3: tensor_[:, None], 2: tensor_[None, None]}[tensor_.ndim]
 
 
-def read(answer: Any, shape: tuple[int, ...], n_k: int) -> tuple[Tensor, Tensor | None]:
+def read(
+    answer: Any, shape: tuple[int, ...], n_k: int, order: str = "tokens last"
+) -> tuple[Tensor, Tensor | None]:
     """Output and weights out of whatever was returned. Raises Trouble where no output is in it."""
     parts = list(answer.values()) if isinstance(answer, dict) else answer
     parts = list(parts) if isinstance(parts, tuple | list) else [parts]
     found = [t.detach().double() for t in map(tensor, parts) if t is not None and t.is_floating_point()]
+    if order == "tokens first":
+        found = [t.transpose(len(shape) - 3, len(shape) - 2) if t.ndim == len(shape) else t for t in found]
     outputs = [t for t in found if tuple(t.shape) == shape]
     if not outputs and len(shape) == 4:  # some put the heads behind the tokens
         turned = [t.transpose(1, 2) for t in found if t.ndim == 4]
         outputs = [t for t in turned if tuple(t.shape) == shape]
     if not outputs:
         shapes = ", ".join(str(tuple(t.shape)) for t in found) or type(answer).__name__
+        if len(found) == 1 and tuple(found[0].shape) == (*shape[:-1], n_k):
+            raise Trouble(f"returns {shapes}, the weights: the output, {shape}, is weights @ value")
         raise Trouble(f"returns {shapes}, but the output should have shape {shape}")
     weights = [t for t in found if t is not outputs[0] and tuple(t.shape) == (*shape[:-1], n_k)]
     return lift_axes(outputs[0]), lift_axes(weights[0]) if weights else None
@@ -134,10 +157,11 @@ def read(answer: Any, shape: tuple[int, ...], n_k: int) -> tuple[Tensor, Tensor 
 def styles(function: Callable) -> Iterator[Style]:
     """Every way in which a patient with this signature may want to be called, the likeliest first."""
     base = signature(function)
-    for numpy in (False, True):
-        for axes in (4, 3, 2):
-            for dtype in (torch.float64, torch.float32):
-                yield replace(base, numpy=numpy, axes=axes, dtype=dtype)
+    for order in ("tokens last", "tokens first"):
+        for numpy in (False, True):
+            for axes in (4, 3, 2) if order == "tokens last" else (4, 3):
+                for dtype in (torch.float64, torch.float32):
+                    yield replace(base, numpy=numpy, axes=axes, dtype=dtype, order=order)
 
 
 def signature(function: Callable) -> Style:
@@ -149,7 +173,7 @@ def signature(function: Callable) -> Style:
     names = [n for n, p in parameters.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     roles = [next((n for n in names if re.match(ROLES[r], n.lower())), None) for r in ROLES]
     complete = tuple(roles) if None not in roles and len(set(roles)) == 3 else None
-    mask = next((n for n in names if "mask" in n.lower() or n.lower() in ("bias", "attn_bias", "keep")), None)
+    mask = next((n for n in names if re.search(MASK, n.lower())), None)
     causal = next((n for n in names if "causal" in n.lower()), None)
     taken = {*(complete or names[:3]), mask, causal}
     extra = []
@@ -202,6 +226,12 @@ def adapt(function: Callable, probe: Callable[[int], tuple[Tensor, Tensor, Tenso
             first = first or trouble
             continue
         return patient
+    for style in styles(function):
+        if style.mask and style.mask in dict(style.extra):  # it insists on a mask: none was given so far
+            for patient in mask_styles(Patient(function, replace(style, masked=True))):
+                with contextlib.suppress(Trouble):
+                    patient(*probe(style.axes))
+                    return patient
     raise first
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from utils.doctor.call import Hangs, Trouble, call, tensor
-from utils.doctor.functions.adapt import Patient, Style, adapt
+from utils.doctor.functions import words
+from utils.doctor.functions.adapt import Patient, adapt, mask_styles
 from utils.doctor.functions.lineup import (
     SHAPES,
     Case,
@@ -26,8 +27,8 @@ from utils.doctor.functions.lineup import (
     small,
 )
 from utils.doctor.functions.masking import causality, half, masking
-from utils.doctor.hypotheses import Hypothesis, unmasked
-from utils.doctor.report import CONVENTION, FAULT, Finding, Matrices, Report
+from utils.doctor.hypotheses import FILLS, SCALES, Hypothesis, unmasked
+from utils.doctor.report import CONVENTION, FAULT, NOT_SEPARABLE, Finding, Matrices, Report
 
 NAMES = ("query", "key", "value")
 
@@ -43,9 +44,7 @@ def examine(
     try:
         case = admit(function, probes)
     except Trouble as trouble:
-        words_ = f"It does not answer: it {trouble}." if "return" in str(trouble) else f"It stops: {trouble}."
-        cure = "Call it as f(query, key, value) with tensors (B, h, n, d), (B, n, d) or (n, d)."
-        return Report(name, "attention function", (Finding("no answer", FAULT, words_, cure),))
+        return Report(name, "attention function", (_no_answer(trouble),))
     for step in (
         randomness,
         in_place,
@@ -57,7 +56,14 @@ def examine(
         gradients,
         dtypes,
     ):
-        step(case)
+        try:
+            step(case)
+        except Hangs as trouble:
+            case.findings.append(_no_answer(trouble))
+            break
+        except Trouble as trouble:
+            what = getattr(step, "__name__", "masks").replace("_", " ")
+            case.not_tried.append(f"{what}, for it stops now and then: {trouble}")
     order = {FAULT: 0, CONVENTION: 2}
     once = {f.kind: f for f in reversed(case.findings)}.values()
     findings = sorted(list(once)[::-1], key=lambda f: order.get(f.verdict, 1))
@@ -71,6 +77,17 @@ def examine(
     )
 
 
+def _no_answer(trouble: Trouble) -> Finding:
+    """What to say of a patient that gives no output. That it could not be called need not be its fault."""
+    words_ = str(trouble)
+    if isinstance(trouble, Hangs):
+        return Finding("hangs", FAULT, f"It {words_}.", "Look for a loop without an end, or a sleep.")
+    if words_.startswith("returns"):
+        return Finding("no output", FAULT, f"It {words_}.", "Return weights @ value, or (output, weights).")
+    cure = "Call it as f(query, key, value) with tensors (B, h, n, d), (B, n, d) or (n, d), on the CPU."
+    return Finding("does not run", NOT_SEPARABLE, f"It stops: {words_}.", cure)
+
+
 def admit(function: Callable, probes: tuple[Shape, ...]) -> Case:
     """Find out how the patient is called, and with which sizes."""
     earlier: Trouble | None = None
@@ -80,6 +97,8 @@ def admit(function: Callable, probes: tuple[Shape, ...]) -> Case:
         except Hangs:
             raise
         except Trouble as trouble:
+            if "the weights" in str(trouble):
+                raise
             earlier = earlier or trouble
             continue
         case = Case(patient, shape)
@@ -149,7 +168,7 @@ def in_place(case: Case) -> None:
     style = case.patient.style
     given = [t.to(style.dtype).clone() for t in inputs(case.shape, style.axes, "plain")]
     before = [t.clone() for t in given]
-    args, kwargs = case.patient.arguments(_hand_over(given, style))
+    args, kwargs = case.patient.arguments([case.patient.given(t) for t in given], given[1].shape)
     call(lambda: case.patient.function(*args, **kwargs))
     changed = [n for n, g, b in zip(NAMES, given, before, strict=True) if not torch.equal(g, b)]
     if changed:
@@ -162,42 +181,56 @@ def in_place(case: Case) -> None:
         case.tried.append("inputs left as they were")
 
 
-def _hand_over(given: list[Tensor], style: Style) -> list:
-    """The caller's own tensors or arrays, sharing their memory, in the patient's number of axes."""
-    views = [{4: t, 3: t[:, 0], 2: t[0, 0]}[style.axes] for t in given]
-    return [v.numpy() for v in views] if style.numpy else views
-
-
 def weights_alone(case: Case) -> None:
     """What happens without any mask."""
-    axes = case.patient.style.axes
-    answers = {"plain": case.ask(*inputs(case.shape, axes, "plain"))}
-    case.base = (
-        None
-        if answers["plain"].isnan().any()
-        else (
-            first(line_up(unmasked(), answers, case))
-            or first(always_causal(case, answers))
-            or other_scale(case, answers)
-        )
-    )
+    axes, given = case.patient.style.axes, case.patient
+    for patient in mask_styles(given) if given.style.masked else (given,):
+        case.patient = patient
+        try:
+            answer = case.ask(*inputs(case.shape, axes, "plain"))
+        except Trouble:
+            continue
+        case.base = None if answer.isnan().any() else recognised(case, {"plain": answer})
+        if case.base:
+            break
     if case.base is None:
-        case.findings.append(unknown(case, answers["plain"]))
+        case.patient = given
+        case.findings.append(unknown(case, case.ask(*inputs(case.shape, axes, "plain"))))
         return
+    if case.patient.style.order == "tokens first":
+        sentence = "Tokens come first: (B, n, h, d) or (n, B, d); PyTorch's function wants them last but one."
+        case.findings.append(Finding("tokens first", CONVENTION, sentence))
     report(case, case.base)
+    if case.base.scale not in SCALES and a_constant(case):
+        case.findings = [
+            words.constant_scale(f, float(case.base.scale)) if f.kind == "scale wrong" else f
+            for f in case.findings
+        ]
     if not case.base.deviations():
         case.tried.append("scores, scale, softmax over the keys, mixture of the values")
 
 
-def always_causal(case: Case, answers: dict[str, Tensor]) -> list[Hypothesis]:
-    """Some functions are causal without being asked."""
-    found = (
-        replace(h, always=triangle)
-        for triangle in ("right", "no self", "one ahead", "upper", "strict upper", "bottom-right")
-        for h in unmasked()
-        if len(h.deviations()) <= 1
+def recognised(case: Case, answers: dict[str, Tensor]) -> Hypothesis | None:
+    """The simplest known habit that gives these answers."""
+    return (
+        first(line_up(unmasked(), answers, case))
+        or first(always_causal(case, answers))
+        or other_scale(case, answers)
     )
-    return line_up(found, answers, case)
+
+
+def always_causal(case: Case, answers: dict[str, Tensor]) -> Iterator[Hypothesis]:
+    """Some functions are causal without being asked: with one more mistake, or with one in the mask."""
+    triangles = ("right", "no self", "one ahead", "upper", "strict upper", "bottom-right")
+    simple = [h for h in unmasked() if len(h.deviations()) <= 1]
+    found = [replace(h, always=triangle) for triangle in triangles for h in simple]
+    found += [
+        replace(Hypothesis(), always=triangle, causal_fill=fill, causal_when=when)
+        for when, fills in (("before", FILLS), ("after", ("minus infinity",)))
+        for fill in fills
+        for triangle in triangles
+    ]
+    return line_up(sorted(found, key=lambda h: len(h.deviations())), answers, case)
 
 
 def other_scale(case: Case, answers: dict[str, Tensor]) -> Hypothesis | None:
@@ -219,6 +252,18 @@ def other_scale(case: Case, answers: dict[str, Tensor]) -> Hypothesis | None:
     return h if error(best) <= case.near * float(answers["plain"].abs().max()) else None
 
 
+def a_constant(case: Case) -> bool:
+    """Whether the measured scale is the same for heads of another width."""
+    generator = torch.Generator().manual_seed(4)
+    batch = inputs(case.shape, case.patient.style.axes, "plain")[0].shape[:2]
+    q, k, v = (torch.randn(*batch, 5, 9, generator=generator, dtype=torch.float64) for _ in range(3))
+    try:
+        found = case.patient(q, k, v)[0]
+    except Trouble:
+        return False
+    return same(found, torch.softmax(float(case.base.scale) * q @ k.mT, -1) @ v, case.near)
+
+
 def unknown(case: Case, found: Tensor) -> Finding:
     """Not attention, and no known mistake: say how it shows."""
     wanted = expected(Hypothesis(), case.shape, case.patient.style.axes, "plain", "")
@@ -230,7 +275,7 @@ def unknown(case: Case, found: Tensor) -> Finding:
         f"The output differs from attention by up to {gap:.3g}, and no known mistake gives these numbers."
     )
     return Finding(
-        "not attention", FAULT, sentence, "", "", (Matrices("output", small(found), small(wanted)),)
+        "not recognised", NOT_SEPARABLE, sentence, "", "", (Matrices("output", small(found), small(wanted)),)
     )
 
 
@@ -245,6 +290,10 @@ def big(case: Case) -> None:
         case.tried.append("large scores do not overflow")
         return
     case.naive = True
+    if case.base.always != "no":
+        sentence = "For scores far apart every allowed weight can underflow to 0, and 0 / 0 is NaN."
+        case.findings.append(Finding("underflow under the mask", CONVENTION, sentence, words.BEFORE))
+        return
     try:
         one_row_is_fine = bool(case.patient(q[..., :1, :], k, v)[0].isfinite().all())
     except Trouble:
@@ -264,8 +313,8 @@ def gradients(case: Case) -> None:
     if style.numpy or case.base is None or case.random:
         return
     given = [t.to(style.dtype).clone().requires_grad_() for t in inputs(case.shape, style.axes, "plain")]
-    shaped = _hand_over([t * 1.0 for t in given], style)  # no leaves: in-place work is another matter
-    args, kwargs = case.patient.arguments(shaped)
+    shaped = [case.patient.given(t * 1.0) for t in given]  # no leaves: in-place work is another matter
+    args, kwargs = case.patient.arguments(shaped, given[1].shape)
     try:
         with torch.enable_grad():
             answer = call(lambda: case.patient.function(*args, **kwargs))

@@ -11,7 +11,7 @@ BEFORE = "Mask the scores before softmax, with minus infinity; then each row sti
 TRIANGLE = "Query i may see keys 0 ... i: torch.ones(n, n, dtype=torch.bool).tril()."
 
 _SCALE = {
-    "none": ("scale missing", "The scores are not divided by sqrt(d_k)."),
+    "none": ("scale missing", "The scores are not divided by sqrt(d_k). (T5 leaves it out on purpose.)"),
     "sqrt(d_model)": (
         "scale sqrt(d_model)",
         "The scores are divided by the root of the whole width, not of one head's.",
@@ -32,7 +32,8 @@ _SCALE = {
     ),
     "sqrt(num_heads)": (
         "scale sqrt(num_heads)",
-        "The scores are divided by the root of the number of heads, not of d_k.",
+        "The scores are divided by the root of axis 1, the number of heads (or of tokens, without heads): "
+        "shape[1] where shape[-1] belongs.",
     ),
     "d_k^(1/4)": (
         "scale d_k^(1/4)",
@@ -166,12 +167,12 @@ def finding(switch: str, value: str) -> Finding:
     if switch == "roles":
         kind, sentence, cure = _ROLES[value]
         return Finding(kind, FAULT, sentence, cure)
+    if switch == "always" and value in ("right", "bottom-right"):
+        sentence = "The function is causal without being asked: no query sees the future."
+        return Finding("always causal", CONVENTION, sentence)
     if switch == "always":
-        return Finding(
-            "always causal",
-            CONVENTION,
-            "The function is causal without being asked: no query sees the future.",
-        )
+        kind, sentence = _TRIANGLES[value]
+        return Finding(kind, FAULT, sentence, TRIANGLE)
     if switch == "causal":
         if value == "bottom-right":
             sentence = "With n_q != n_k the causal triangle ends bottom-right; PyTorch's starts top-left."
@@ -224,6 +225,15 @@ def _fill(value: str, causal: str) -> Finding:
         f"The {what} fills with {float(number):g}: real scores can be lower, and then hidden keys are seen."
     )
     return Finding(f"{what} fill too weak", FAULT, sentence, FILL)
+
+
+def constant_scale(found: Finding, scale: float) -> Finding:
+    """A number that does not follow the width of the heads."""
+    sentence = (
+        f"The scores are multiplied by {scale:.4g}, whatever the width of a head: right only where that is "
+        f"{scale**-2:.4g} features wide."
+    )
+    return Finding("scale is a constant", NOT_SEPARABLE, sentence, ROOT)
 
 
 def hiding(found: Finding) -> Finding:
