@@ -187,6 +187,22 @@ def numpy_one_maximum(Q, K, V):
     return e / e.sum(axis=-1, keepdims=True) @ V
 
 
+@pytest.mark.parametrize("fill", [-torch.inf, -1e9])
+def test_a_fill_after_softmax_is_named(fill):
+    def patient(q, k, v, mask=None):
+        weights = torch.softmax(q @ k.mT / math.sqrt(q.shape[-1]), -1)
+        return (weights if mask is None else weights.masked_fill(~mask, fill)) @ v
+
+    assert "mask after softmax" in examine(patient, "f").kinds
+
+
+def test_softmax_over_everything_and_its_logarithm():
+    everything = lambda q, k, v: (s := (q @ k.mT / 2).exp()) / s.sum() @ v  # noqa: E731
+    assert "softmax over all pairs" in examine(everything, "f").kinds
+    logarithm = lambda q, k, v: torch.log_softmax(q @ k.mT / 2, -1) @ v  # noqa: E731
+    assert "log_softmax instead of softmax" in examine(logarithm, "f").kinds
+
+
 def test_two_mistakes_of_numpy_code():
     assert set(examine(numpy_sums, "f").kinds) >= {"keepdims missing"}
     assert examine(numpy_one_maximum, "f").kinds == ("one maximum for all rows",)

@@ -63,6 +63,8 @@ SOFTMAXES = (
     "sum",
     "squares",
     "sums of other rows",
+    "everything",
+    "logarithm",
 )
 ROLES = (
     "right",
@@ -75,6 +77,7 @@ ROLES = (
     "key for query",
     "key and value swapped",
 )
+AFTER = {"after": 0.0, "after, minus infinity": -math.inf, "after, a low number": -1e9}  # weights so masked
 CAUSALS = ("right", "upper", "strict upper", "no self", "one ahead", "ignored", "bottom-right")
 MASK_AXES = ("right", "query rows", "head order", "other sample", "first sample")
 
@@ -133,7 +136,7 @@ def with_mask(base: Hypothesis) -> tuple[Hypothesis, ...]:
     """Everything that a mask may do to this base."""
     found = [
         replace(base, when=when, fill=fill, keep=keep, axis=axis)
-        for when, fills in (("before", FILLS), ("after", ("minus infinity",)))
+        for when, fills in (("before", FILLS), *((when, ("minus infinity",)) for when in AFTER))
         for fill in fills
         for keep in ("attend", "hide")
         for axis in MASK_AXES
@@ -168,7 +171,7 @@ def attend(
     q, k, v = _roles(h.roles, q, k, v)
     keys = k.reshape(*k.shape[:-2], k.shape[-1], k.shape[-2]) if h.roles == "key reshaped" else k.mT
     scores = q @ keys * factor
-    after = torch.ones((), dtype=scores.dtype)
+    after, hidden = torch.ones((), dtype=scores.dtype), torch.zeros((), dtype=torch.bool)
     triangle = h.causal if causal else h.always
     if triangle not in ("no", "ignored"):
         allowed = causal_keep(triangle, *scores.shape[-2:])
@@ -181,8 +184,8 @@ def attend(
         if h.when == "before":
             scores = FILLS[h.fill](scores, keep)
         else:
-            after = after * keep
-    weights = _shares(h.softmax, scores) * after
+            hidden = ~keep
+    weights = (_shares(h.softmax, scores) * after).masked_fill(hidden, AFTER.get(h.when, 0.0))
     if h.scale == "after softmax":
         weights = weights / math.sqrt(k.shape[-1])
     return weights @ v, weights
@@ -221,6 +224,10 @@ def _shares(softmax: str, scores: Tensor) -> Tensor:
         return torch.softmax(scores, axis[softmax])
     if softmax == "all":
         return torch.softmax(scores.flatten(-2), -1).view_as(scores)
+    if softmax == "everything":
+        return torch.softmax(scores.flatten(), 0).view_as(scores)
+    if softmax == "logarithm":
+        return torch.log_softmax(scores, -1)
     if softmax == "twice":
         return torch.softmax(torch.softmax(scores, -1), -1)
     if softmax == "base 2":

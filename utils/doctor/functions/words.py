@@ -56,6 +56,8 @@ _SOFTMAX = {
         KEYS,
     ),
     "batch": ("softmax over batch", "Softmax goes over the batch: sequences compete with each other.", KEYS),
+    "everything": ("softmax over all pairs", "Softmax goes over everything at once, batch too.", KEYS),
+    "logarithm": ("log_softmax instead of softmax", "The weights are logarithms, none above 0.", KEYS),
     "all": (
         "softmax over all pairs",
         "Softmax goes over all pairs at once: the whole matrix sums to 1.",
@@ -187,12 +189,13 @@ def finding(switch: str, value: str) -> Finding:
         cure = 'Invert the mask, or say diagnose(..., mask="hide") if True is meant to hide.'
         return Finding("mask polarity inverted", FAULT, sentence, cure)
     if switch in ("when", "causal_when"):
-        what = "The mask" if switch == "when" else "The causal mask"
-        kind = "mask after softmax" if switch == "when" else "causal mask after softmax"
+        what = "mask" if switch == "when" else "causal mask"
         sentence = (
-            f"{what} acts after softmax: rows sum to less than 1, and hidden keys still steer the others."
+            f"The {what} acts after softmax: rows sum to less than 1; hidden keys still steer the rest."
         )
-        return Finding(kind, FAULT, sentence, BEFORE)
+        if value not in ("before", "after"):
+            sentence = f"The {what} fills the weights after softmax; it belongs into the scores before it."
+        return Finding(f"{what} after softmax", FAULT, sentence, BEFORE)
     return _fill(value, "" if switch == "fill" else "causal ")
 
 

@@ -178,7 +178,7 @@ def _mask_findings(
                 "mask.repeat(h, 1, 1)."
             )
         found.append(Finding(kind, FAULT, _dot(sentence), cure, f"{name} as {form}", evidence))
-    if "fill" in deviations or inside.when == "after" or inside.axis == "query rows":
+    if "fill" in deviations or inside.when != "before" or inside.axis == "query rows":
         return found
     return found + (_weak(case, name, form, inside) or _strong(case, name, form, inside))
 
