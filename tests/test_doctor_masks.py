@@ -12,7 +12,7 @@ from torch import nn
 
 from utils.attention import as_additive, causal_mask, padding_mask
 from utils.doctor.masks.examine import examine
-from utils.doctor.report import CONVENTION
+from utils.doctor.report import CONVENTION, NOT_SEPARABLE
 from utils.efficient import local_mask
 
 DIAGONAL, UPPER, AHEAD = "diagonal excluded", "upper triangle", "sees one token ahead"
@@ -231,12 +231,64 @@ def test_masks_of_other_kinds_are_not_blamed():
     assert examine(lambda ids: (1.0 - (ids != 0).float()) * -10000.0).kinds == ()
 
 
+def test_builders_that_take_a_mask_are_given_one():
+    def extended(attention_mask):
+        return (1.0 - attention_mask[:, None, None, :].float()) * torch.finfo(torch.float32).min
+
+    def expanded(mask, dtype, tgt_len=None):
+        hidden = 1.0 - mask[:, None, None, :].expand(-1, 1, tgt_len or mask.shape[1], -1).to(dtype)
+        return hidden.masked_fill(hidden.bool(), torch.finfo(dtype).min)
+
+    assert examine(extended).kinds == () and examine(expanded).kinds == ()
+    assert examine(lambda key_padding_mask: ~key_padding_mask[:, None]).kinds == ()
+    assert examine(lambda padding_mask: padding_mask[:, None] * -1e9).kinds == ()
+    assert examine(lambda attention_mask: attention_mask[:, None].float() * -1e9).kinds == (INVERTED,)
+
+
+def test_windows_and_prefixes_are_given_small_numbers():
+    def far(n):
+        return (torch.arange(n)[:, None] - torch.arange(n)).abs()
+
+    def prefixed(n, prefix=9):
+        return ones(n).tril() | (torch.arange(n) < prefix)
+
+    assert named(examine(lambda seq_len, window_size: far(seq_len) <= window_size)) == {"hides what is far"}
+    assert named(examine(lambda window, n: (far(n) < window) & ones(n).tril())) == {"hides what is far"}
+    assert named(examine(prefixed)) == {"a prefix seen by all"}
+    report = examine(lambda n, stride: far(n) % 3 == 1)
+    assert [(f.kind, f.verdict) for f in report.findings] == [("a pattern of its own", NOT_SEPARABLE)]
+
+
+def test_two_batches_of_ids_and_a_shape():
+    assert examine(lambda seq_q, seq_k: (seq_k == 0)[:, None].expand(-1, seq_q.shape[1], -1)).kinds == ()
+    assert examine(lambda input_shape: ones(input_shape[1]).tril().expand(input_shape[0], -1, -1)).kinds == ()
+
+
+def test_a_wrong_triangle_beside_right_padding_is_named():
+    def decoder(triangle):
+        return lambda trg, pad_id: (trg != pad_id)[:, None, None] & triangle
+
+    assert examine(decoder(ones(5).triu())).kinds == (UPPER,)
+    assert examine(decoder(ones(5).triu(1))).kinds == (UPPER,)
+    assert examine(decoder(ones(5).tril(-1))).kinds == (DIAGONAL,)
+    joined = examine(lambda trg, pad_id: (trg != pad_id)[:, None, None] | ones(5).tril())
+    assert joined.kinds == ("padding or future: joined with or",)
+
+
 def test_the_sum_of_two_strong_fills_is_as_good_as_one():
     def decoder(fill):
         return lambda ids, pad_id: (ids == pad_id)[:, None] * fill + torch.full((5, 5), fill).triu(1)
 
     assert examine(decoder(-1e9)).kinds == ()
     assert set(examine(decoder(-3.0)).kinds) == {"several fills", WEAK}
+
+
+def test_whom_the_doctor_cannot_call_is_not_blamed():
+    for patient in (lambda config: config.n, lambda src, tgt: (src == 0, tgt == 0), lambda n, opt: opt.x):
+        report = examine(patient)
+        assert [(f.kind, f.verdict) for f in report.findings] == [("does not run", NOT_SEPARABLE)]
+    assert "Called with: 5; 5" in examine(lambda n, opt: opt.x).findings[0].sentence
+    assert examine(lambda n: torch.tril(n)).kinds == ("crashes",)  # n is surely a number
 
 
 def test_patients_that_do_not_answer():

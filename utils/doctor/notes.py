@@ -4,21 +4,37 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+import numpy as np
 import torch
 
 from utils.doctor.call import Hangs, Trouble
-from utils.doctor.report import CONVENTION, FAULT, Finding, Matrices, Report
+from utils.doctor.report import CONVENTION, FAULT, NOT_SEPARABLE, Finding, Matrices, Report
+
+# what an error says if arguments were missing or of another kind than the doctor guessed
+OTHER_KIND = (
+    *("object has no attribute", "values to unpack", "scalar type", "not implemented for"),
+    *("takes no", "is not subscriptable", "object is not", "got an unexpected"),
+)
+
+
+class Unfit(Trouble):
+    """The patient answered, or did not, but cannot be blamed: it is of a kind that is not examined here."""
 
 
 @dataclass
 class Notes:
-    """Findings, one of each kind, and what was and was not examined."""
+    """Findings, one of each kind, and what was and was not examined.
+
+    certain  the arguments are surely what the patient asks for, so that any crash is its own
+    """
 
     findings: list[Finding] = field(default_factory=list)
     tried: list[str] = field(default_factory=list)
     not_tried: list[str] = field(default_factory=list)
+    certain: bool = False
 
     def fault(
         self, kind: str, sentence: str, cure: str = "", shown_by: str = "", *evidence: Matrices
@@ -33,9 +49,10 @@ class Notes:
         self.add(Finding(kind, CONVENTION, sentence, cure, shown_by, evidence))
 
     def add(self, finding: Finding) -> None:
-        """Note a finding, unless its kind is there already."""
+        """Note a finding, unless its kind is there already. Two equal matrices would show nothing."""
         if not self.has(finding.kind):
-            self.findings.append(finding)
+            telling = tuple(m for m in finding.evidence if not _alike(m.found, m.wanted))
+            self.findings.append(replace(finding, evidence=telling))
 
     def has(self, kind: str) -> bool:
         """Was this found already?"""
@@ -44,6 +61,30 @@ class Notes:
     def drop(self, *kinds: str) -> None:
         """Take back findings that turned out to be part of another."""
         self.findings = [finding for finding in self.findings if finding.kind not in kinds]
+
+
+def _alike(found: np.ndarray, wanted: np.ndarray) -> bool:
+    return found.shape == wanted.shape and np.allclose(found, wanted, atol=5e-4, equal_nan=True)  # as printed
+
+
+def _not_blamed(error: BaseException | None) -> bool:
+    """Does the error come from arguments that the doctor guessed wrongly?"""
+    return isinstance(error, TypeError) or any(part in str(error) for part in OTHER_KIND)
+
+
+def _how(error: BaseException) -> str:
+    """The arguments of the call that ended in this error, in words; they stand in the frame of `call`."""
+    trace = error.__traceback__
+    kept = trace.tb_frame.f_locals if trace is not None else {}
+    given = [_what(value) for value in kept.get("args", ())]
+    given += [f"{name} = {_what(value)}" for name, value in kept.get("kwargs", {}).items()]
+    return "; ".join(given) or "no arguments"
+
+
+def _what(value: Any) -> str:
+    if isinstance(value, torch.Tensor | np.ndarray):
+        return f"{str(value.dtype).removeprefix('torch.')} numbers of shape {tuple(value.shape)}"
+    return repr(value)
 
 
 def written(notes: Notes, name: str, species: str, examine: Callable[[], None]) -> Report:
@@ -58,7 +99,13 @@ def written(notes: Notes, name: str, species: str, examine: Callable[[], None]) 
     except Hangs as trouble:
         notes.fault("hangs", f"It {trouble}.", "Look for a loop without an end.")
     except Trouble as trouble:
-        if trouble.__cause__ is not None:  # the patient's own error
+        if isinstance(trouble, Unfit) or (not notes.certain and _not_blamed(trouble.__cause__)):
+            asked = f" Called with: {_how(trouble.__cause__)}." if trouble.__cause__ is not None else ""
+            sentence = f"No way of calling it that was tried gives what is examined here: {trouble}.{asked}"
+            cure = "Wrap it, so that it takes and returns what is examined here."
+            notes.add(Finding("does not run", NOT_SEPARABLE, sentence, cure))
+            notes.not_tried.append("anything that needs an answer")
+        elif trouble.__cause__ is not None:  # the patient's own error
             notes.fault("crashes", f"No input gave a result: {trouble}.")
         elif str(trouble).startswith("returns"):
             notes.fault("returns no result", f"It {trouble}.")

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import torch
 
 from utils.doctor import call as caller
 from utils.doctor.call import Trouble
+from utils.doctor.masks.names import SIZE_NAMES, SMALL_NAMES
 from utils.doctor.masks.values import Guess, MaskNotes, array, line_up, read
 from utils.doctor.positions.patients import required
-from utils.doctor.report import CONVENTION, FAULT
+from utils.doctor.report import CONVENTION, FAULT, NOT_SEPARABLE
 
 
 def causal(case: MaskNotes, patient: Callable) -> None:
     """Examine f(n) or f(n_q, n_k)."""
-    needed = max(1, len(required(patient)))
+    known = [*SIZE_NAMES, *SMALL_NAMES, "dtype", "device"]
+    case.certain = all(name.lower() in known for name in required(patient)) and bool(required(patient))
     guess = reading = None
     for n in (5, 8, 2, 1):
-        mask = array(caller.call(patient, *[n] * needed))
+        loose, given = sizes(patient, n)
+        mask = array(caller.call(patient, *loose, **given))
         shape = tuple(s for s in mask.shape if s != 1)
         if shape != ((n, n) if n > 1 else ()):
             case.say(
@@ -38,10 +44,38 @@ def causal(case: MaskNotes, patient: Callable) -> None:
         elif n == 1 and guess is not None and not guess.kind and (mask.item() != 0) == (reading == "hide"):
             case.say("single token hidden", FAULT, "With n=1 the only token may not see itself.")
     if guess is None:
-        case.say("no causal mask", FAULT, "Neither what is marked nor the rest is a triangle known here.")
+        # prefixes, blocks, strides, documents ...: which of them was meant, nobody but the author knows
+        case.say(
+            "a pattern of its own",
+            NOT_SEPARABLE,
+            "Neither what is marked nor the rest is a triangle or a window known here: it has a pattern of "
+            "its own, or is wrong.",
+            "If only the future was to be hidden: torch.ones(n, n).tril().",
+        )
     elif not guess.kind:
         case.tried.append("n = 1, 2, 5 and 8 against the triangle j <= i")
     _two_sizes(case, patient)
+
+
+def sizes(patient: Callable, n: int) -> tuple[list[int], dict[str, Any]]:
+    """Arguments for n tokens: by position what may be a length, by name what is known to be none."""
+    given: dict[str, Any] = {}
+    with contextlib.suppress(TypeError, ValueError):
+        for name in inspect.signature(patient).parameters:
+            if name.lower() in SMALL_NAMES:
+                given[name] = 2
+    for name in required(patient):
+        if name.lower().endswith("shape"):
+            given[name] = (1, n)
+        elif name in ("dtype", "device"):
+            given[name] = torch.float32 if name == "dtype" else "cpu"
+    lengths = [name for name in required(patient) if name not in given]
+    if given and not lengths and not required(patient):
+        lengths = [name for name in inspect.signature(patient).parameters if name not in given][:1]
+    first = [name for name in given if name in required(patient)]
+    if lengths and first and required(patient).index(first[0]) < required(patient).index(lengths[-1]):
+        return [], {**{name: n for name in lengths}, **given}  # (window, n): by position they would clash
+    return [n] * (len(lengths) or not given), given
 
 
 def _causal_guesses(n: int) -> list[Guess]:
@@ -87,8 +121,28 @@ def _causal_guesses(n: int) -> list[Guess]:
         for w in (1, 2, 3)
         for keep in (np.tril(ones) & np.triu(ones, -w), np.tril(ones, w) & np.triu(ones, -w))
     ]
+    prefixes = [
+        Guess(
+            "a prefix seen by all",
+            np.tril(ones) | (np.arange(n) < w)[None, :],
+            CONVENTION,
+            f"The first {w} tokens are seen by every token, the others only by later ones: a prefix.",
+        )
+        for w in (2, 3)
+    ]
     alone = Guess("sees only itself", np.eye(n, dtype=bool), FAULT, "Each token sees itself and no other.")
-    return [Guess("", np.tril(ones)), itself, ahead, nothing, everything, turned, strict, alone, *windows]
+    return [
+        Guess("", np.tril(ones)),
+        itself,
+        ahead,
+        nothing,
+        everything,
+        turned,
+        strict,
+        alone,
+        *windows,
+        *prefixes,
+    ]
 
 
 def _two_sizes(case: MaskNotes, patient: Callable) -> None:

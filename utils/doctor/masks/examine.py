@@ -10,8 +10,9 @@ from collections.abc import Callable
 
 from utils.doctor import call as caller
 from utils.doctor.call import Hangs, Trouble
-from utils.doctor.masks.causal import causal
-from utils.doctor.masks.padding import ID_NAMES, LENGTH_NAMES, PAD_NAMES, SIZE_NAMES, padding
+from utils.doctor.masks.causal import causal, sizes
+from utils.doctor.masks.names import ID_NAMES, LENGTH_NAMES, PAD_NAMES, SIZE_NAMES, SMALL_NAMES
+from utils.doctor.masks.padding import mask_name, padding
 from utils.doctor.masks.values import MaskNotes, array
 from utils.doctor.notes import written
 from utils.doctor.positions.patients import named, required
@@ -43,12 +44,15 @@ def examine(
 
 def _kind_of(patient: Callable) -> str:
     """By the names of its arguments, or by what it accepts."""
-    if named(patient, LENGTH_NAMES) or named(patient, PAD_NAMES):
+    if named(patient, LENGTH_NAMES) or named(patient, PAD_NAMES) or mask_name(patient):
         return "padding"
-    if named(patient, SIZE_NAMES) and not named(patient, ID_NAMES):
+    if named(patient, [*SIZE_NAMES, *SMALL_NAMES]) and not named(patient, ID_NAMES):
+        return "causal"
+    if any(name.lower().endswith("shape") for name in required(patient)):
         return "causal"
     try:
-        if array(caller.call(patient, *[5] * max(1, len(required(patient))))).size >= 25:
+        loose, given = sizes(patient, 5)
+        if array(caller.call(patient, *loose, **given)).size >= 25:
             return "causal"
     except Hangs:
         raise

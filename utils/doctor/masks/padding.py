@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,78 +12,45 @@ import torch
 
 from utils.doctor import call as caller
 from utils.doctor.call import Hangs, Trouble
+from utils.doctor.masks.names import HEAD_NAMES, ID_NAMES, LENGTH_NAMES, PAD_NAMES, SIZE_NAMES
 from utils.doctor.masks.values import Guess, Marks, MaskNotes, array, line_up, read
+from utils.doctor.notes import Unfit
 from utils.doctor.positions.patients import named, required
-from utils.doctor.report import CONVENTION, FAULT
-
-LENGTH_NAMES = [
-    "lengths",
-    "lens",
-    "seq_lens",
-    "seq_lengths",
-    "valid_lens",
-    "valid_len",
-    "valid_lengths",
-    "x_len",
-]
-
-
-ID_NAMES = [
-    "ids",
-    "input_ids",
-    "tokens",
-    "token_ids",
-    "seq",
-    "src",
-    "tgt",
-    "trg",
-    "x",
-    "batch",
-    "inputs",
-    "seq_q",
-]
-
-
-PAD_NAMES = ["pad_id", "pad", "pad_idx", "padding_idx", "pad_token_id", "pad_token", "padding_id"]
-
-
-SIZE_NAMES = [
-    "n",
-    "n_k",
-    "max_len",
-    "maxlen",
-    "max_length",
-    "seq_len",
-    "length",
-    "size",
-    "sz",
-    "t",
-    "l",
-    "n_q",
-]
-
-
-HEAD_NAMES = ["heads", "num_heads", "n_heads", "h", "n_head", "nhead"]
-
+from utils.doctor.report import CONVENTION, FAULT, NOT_SEPARABLE
 
 LENGTHS = (2, 5, 3)
 
 
 def padding(case: MaskNotes, patient: Callable) -> None:
     """Examine f(lengths, n) or f(ids, pad_id)."""
-    real, ask = _padding_input(patient)
+    real, ask, takes_pad = _padding_input(case, patient)
     mask = array(ask(0))
+    found = _judged(case, mask, real)
+    if takes_pad and found:
+        _other_pad(case, ask, mask)
+
+
+def _judged(case: MaskNotes, mask: np.ndarray, real: np.ndarray) -> bool:
+    """Compare a mask of sequences with these real tokens with what is known; False for another shape."""
     if mask.shape[-1] == 3 and mask.shape[0] == 5 and mask.ndim == 2:
         case.say("wrong shape", FAULT, "The mask comes as (n, B).", "Put the batch first: mask.T.")
-        return
+        return False
     heads = _heads(case, mask, real)
     marks = read(case, mask if heads is None else heads)
     shaped = _shape(case, marks, real)
     if shaped is None:
-        return
+        return False
     shown = f"sequences of 2, 5 and 3 real tokens, padded to {real.shape[1]}"
     found, _ = line_up(case, shaped, _padding_guesses(real, shaped.marked.shape), shown)
-    if found is None:
+    if found is None and not _shows_padding(shaped, real):
+        case.say(
+            "a pattern of its own",
+            NOT_SEPARABLE,
+            "No query sees padding, but some real tokens are hidden in a way not known here.",
+            "",
+            shown,
+        )
+    elif found is None:
         case.say(
             "no padding mask",
             FAULT,
@@ -91,15 +60,53 @@ def padding(case: MaskNotes, patient: Callable) -> None:
         )
     elif not found.kind:
         case.tried.append(shown)
-    if named(patient, PAD_NAMES) or len(required(patient)) > 1:
-        _other_pad(case, ask, mask)
+    return True
 
 
-def _padding_input(patient: Callable) -> tuple[np.ndarray, Callable[[int], Any]]:
-    """Which tokens are real (3, 5), and pad_id -> mask, however the arguments are called."""
+def _shows_padding(marks: Marks, real: np.ndarray) -> bool:
+    """Does a real query see a padded key, whichever way the marks are read?"""
+    n = real.shape[1]
+    marked = np.broadcast_to(marks.marked, (len(real), *[n, n]))
+    pairs = real[:, :, None] & ~real[:, None, :]
+    readings = [~marked] if marks.says == "hide" else [marked, ~marked]
+    return all((keep & pairs).any() or not (keep & ~pairs).any() for keep in readings)
+
+
+def mask_name(patient: Callable) -> str | None:
+    """The argument that takes a mask of real tokens, if the patient cannot do without."""
+    return next((name for name in required(patient) if name.lower().endswith("mask")), None)
+
+
+def _known(patient: Callable, skip: str | None = None) -> dict[str, Any]:
+    """Required arguments whose names say what they want, whichever way tokens are given."""
+    given: dict[str, Any] = {}
+    for name in required(patient):
+        low = name.lower()
+        if name == skip:
+            continue
+        if low in HEAD_NAMES:
+            given[name] = 2
+        elif low == "dtype":
+            given[name] = torch.float32
+        elif low == "device":
+            given[name] = "cpu"
+        elif low.endswith("shape"):
+            given[name] = (3, 5)
+    return given
+
+
+Answer = Callable[[int], Any]
+
+
+def _padding_input(case: MaskNotes, patient: Callable) -> tuple[np.ndarray, Answer, bool]:
+    """Which tokens are real (3, 5); pad_id -> mask, whatever the arguments' names; is there a pad_id?"""
     real = np.arange(5)[None, :] < np.array(LENGTHS)[:, None]
+    if mask_name(patient):
+        return real, _from_mask(case, patient, real), False
     by_length, pad, size = (named(patient, names) for names in (LENGTH_NAMES, PAD_NAMES, SIZE_NAMES))
-    extra = {h: 2 for h in [named(patient, HEAD_NAMES)] if h in required(patient)}
+    extra = _known(patient)
+    twins = [name for name in required(patient) if name.lower() in ID_NAMES][1:]  # queries' and keys' tokens
+    needed = len([r for r in required(patient) if r not in extra and r not in twins])
     trouble: Trouble | None = None
     for way in ("lengths", "ids"):
         if (way == "ids" and by_length) or (way == "lengths" and (pad or named(patient, ID_NAMES))):
@@ -109,24 +116,63 @@ def _padding_input(patient: Callable) -> tuple[np.ndarray, Callable[[int], Any]]
             if way == "lengths":
                 first = torch.tensor(LENGTHS)
                 rest = {size: 5} if size else {}
-                needed = len([r for r in required(patient) if r not in extra])
                 loose = [] if size or needed < 2 else [5]
             else:
                 ids = torch.arange(3, 18).reshape(3, 5)
                 first = torch.where(torch.as_tensor(real), ids, torch.tensor(pad_id))
                 rest = {pad: pad_id} if pad else {}
-                needed = len([r for r in required(patient) if r not in extra])
+                rest |= {name: first for name in twins}
                 loose = [] if pad or needed < 2 else [pad_id]
             return caller.call(patient, first, *loose, **rest, **extra)
 
         try:
             array(ask(0))
-            return real, ask
-        except Hangs:
+            return real, ask, way == "ids" and bool(pad or needed > 1)
+        except (Hangs, Unfit):
             raise
         except Trouble as error:
             trouble = trouble or error
     raise trouble or Trouble("takes neither lengths nor ids")
+
+
+def _from_mask(case: MaskNotes, patient: Callable, real: np.ndarray) -> Answer:
+    """The patient's answer to a mask of real tokens, in the dtype that it turns into a mask best.
+
+    An argument whose name speaks of padding may want the padding marked instead, as in PyTorch.
+    """
+    name = mask_name(patient)
+    given = _known(patient, name)
+    for other in required(patient):  # models hand such helpers what they have at hand
+        low = other.lower()
+        if other != name and low in ID_NAMES:
+            given[other] = torch.arange(3, 18).reshape(3, 5)
+        elif low in (*SIZE_NAMES, "tgt_len", "src_len"):
+            given[other] = 5
+        elif low == "inputs_embeds":
+            given[other] = torch.zeros(3, 5, 4)
+        elif low.startswith("past"):
+            given[other] = 0
+    turned = [real, ~real] if "pad" in name.lower() else [real]
+    best, fewest, trouble = None, math.inf, None
+    for marked, dtype in itertools.product(turned, (torch.long, torch.float32, torch.bool)):
+
+        def ask(pad_id: int, marked: np.ndarray = marked, dtype: torch.dtype = dtype) -> Any:
+            return caller.call(patient, **{name: torch.as_tensor(marked).to(dtype)}, **given)
+
+        try:
+            scratch = MaskNotes(means=case.means)
+            _judged(scratch, array(ask(0)), real)
+        except (Hangs, Unfit):
+            raise
+        except Trouble as error:
+            trouble = trouble or error
+            continue
+        faults = sum(finding.verdict == FAULT for finding in scratch.findings)
+        if faults < fewest:
+            best, fewest = ask, faults
+    if best is None:
+        raise trouble
+    return best
 
 
 def _heads(case: MaskNotes, mask: np.ndarray, real: np.ndarray) -> np.ndarray | None:
@@ -219,6 +265,32 @@ def _padding_guesses(real: np.ndarray, shape: tuple[int, ...]) -> Iterator[Guess
             lower = np.broadcast_to(np.tril(np.ones((n, n), bool)), shape)
             sentence = "The mask hides the future; padding is left to another mask."
             yield Guess("hides the future only", lower, CONVENTION, sentence)
+    if shape[-2:] == (n, n):
+        yield from _wrong_triangles(real, shape)
+
+
+def _wrong_triangles(real: np.ndarray, shape: tuple[int, ...]) -> Iterator[Guess]:
+    """The padding is right, but the triangle that hides the future is not, or how the two were joined."""
+    keys, ones = np.broadcast_to(real[:, None, :], shape), np.ones(shape[-2:], bool)
+    lower = "Keep the lower triangle: tril(), without an offset."
+    for kind, triangle, sentence in (
+        (
+            "upper triangle",
+            np.triu(ones),
+            "Padding is hidden, but of real tokens the past instead of the future.",
+        ),
+        ("upper triangle", np.triu(ones, 1), "Padding is hidden, but so are a token itself and its past."),
+        ("diagonal excluded", np.tril(ones, -1), "Padding is hidden, but a token may not see itself."),
+        ("sees one token ahead", np.tril(ones, 1), "Padding is hidden, but token i sees token i + 1."),
+    ):
+        yield Guess(kind, keys & triangle, FAULT, sentence, lower)
+    yield Guess(
+        "padding or future: joined with or",
+        keys | np.tril(ones),
+        FAULT,
+        "A token is seen if it is real or lies in the past, so that real tokens of the future are seen.",
+        "Join what is kept with &, what is hidden with |.",
+    )
 
 
 def _spread(guess: Guess, shape: tuple[int, ...]) -> Iterator[Guess]:

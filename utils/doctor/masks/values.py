@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from utils.doctor.call import Trouble
-from utils.doctor.notes import Notes
+from utils.doctor.notes import Notes, Unfit
 from utils.doctor.report import CONVENTION, FAULT, Finding, Matrices
 
 HALF_RANGE = 65504.0  # float16 ends here
@@ -56,6 +56,8 @@ class Marks:
 
 def array(value: Any) -> np.ndarray:
     """A mask as a numpy array; Trouble if it is none."""
+    if isinstance(value, tuple) and sum(isinstance(v, Tensor | np.ndarray) for v in value) > 1:
+        raise Unfit(f"it returns {len(value)} results, and masks are examined one by one")
     value = value[0] if isinstance(value, tuple) and value else value
     if isinstance(value, Tensor):
         if value.is_meta:
