@@ -96,6 +96,14 @@ def test_a_base_is_measured_not_looked_up():
     assert examine(lambda n, d: table(n, d, base=777.0), base=777.0).kinds == ()
 
 
+@pytest.mark.parametrize(
+    ("base", "shown"),
+    [(math.e**4, "54.6"), (10 ** math.log(1e4), "1.62e+09"), (10.0, "10"), (math.pi * 1000, "3141.59")],
+)
+def test_a_strange_base_has_one_cause(base, shown):
+    assert examine(lambda n, d: table(n, d, base=base)).kinds == (f"base is {shown}, not 10000",)
+
+
 def not_divided(n, d):
     return [
         [

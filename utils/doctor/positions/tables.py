@@ -61,7 +61,7 @@ class Code:
         """How much has to be assumed: one for each thing that is not the paper's."""
         same = math.isclose(self.base, base, rel_tol=1e-6)
         return (
-            (0 if same else 1 if _is_round(self.base) else 2.5)
+            (0 if same else 1 if _is_round(self.base) or self.base in mixed_bases(base) else 2.5)
             + (self.rule != PLAIN)
             + 0.9 * (self.factor != 1)
             + 0.8 * (self.extra != 0)
@@ -74,6 +74,12 @@ class Code:
             + (self.scale != 1)
             + 1.5 * self.coarse
         )
+
+    def is_simple(self, base: float) -> bool:
+        """Is the base a usual one, and is not more than one thing odd about the exponents?"""
+        other = not math.isclose(self.base, base, rel_tol=1e-6)
+        usual = not other or self.base in (100.0, 1000.0, 100000.0, 1000000.0)
+        return usual and other + (self.factor != 1) + (self.extra != 0) <= 1
 
     def angles(self, n: int, d: int) -> np.ndarray:
         """The angle in every entry: (n, d)."""
@@ -127,6 +133,10 @@ def explain(tables: Sequence[np.ndarray], base: float = 10000.0, eps: float = 1e
             continue
         described = _candidates(first, base, eps, padding) if waves else _stretched(base)
         candidates = sorted(set(described), key=lambda code: code.oddities(base))
+        if (
+            coarse
+        ):  # so blurred a table fits almost any base: at most one thing may be wrong with the exponent
+            candidates = [code for code in candidates if code.is_simple(base)]
         for code in candidates:
             fitted = _fit(replace(code, coarse=coarse), first, eps)
             if fitted is not None and all(
@@ -190,11 +200,13 @@ def _candidates(table: np.ndarray, base: float, eps: float, padding: bool) -> It
     largest = float(np.abs(table).max())
     scale = 1.0 if 0.8 < largest < 1.02 or largest == 0 else largest
     bases = {base, 10000.0, 1000.0, 100.0, 100000.0}
+    mixed = list(mixed_bases(base))
     for start in (0, 1, 2, -1):
         readings = _readings(table / scale, start, eps, padding)
         for halves, order in itertools.product((False, True), ("sc", "cs", "ss", "cc")):
             shape = Code(halves=halves, order=order, start=start, padding=padding, scale=scale)
             yield from (replace(shape, base=b, rule=r) for b in (base,) for r in OTHER_RULES)
+            yield from (replace(shape, base=b) for b in mixed)
             lags = ((0, 0), (0, 1), (0, 2), (2, 2))
             yield from (
                 replace(shape, base=b, rule="inverse", lags=s, factor=f)
@@ -203,6 +215,19 @@ def _candidates(table: np.ndarray, base: float, eps: float, padding: bool) -> It
                 for f in (1.0, 2.0, 0.5)
             )
             yield from _from_slope(shape, readings, table.shape[1], base)
+
+
+def mixed_bases(base: float) -> dict[float, str]:
+    """The bases that come out if the logarithm and the power do not belong together, and how they do."""
+    try:
+        return {
+            math.exp(math.log10(base)): "exp() of log10()",
+            math.exp(math.log2(base)): "exp() of log2()",
+            10.0 ** math.log(base): "10 ** log()",
+            2.0 ** math.log(base): "2 ** log()",
+        }
+    except (ValueError, OverflowError):
+        return {}
 
 
 def _stretched(base: float) -> Iterator[Code]:
@@ -214,16 +239,20 @@ def _stretched(base: float) -> Iterator[Code]:
 def _from_slope(shape: Code, readings: dict[str, np.ndarray], d: int, base: float) -> Iterator[Code]:
     """Base, factor and lags from the line through the logarithms of the frequencies."""
     pair, slot = _places(d, shape.halves)
-    lines, slopes = [], []
+    lines, slopes, rates = [], [], []
     for s, letter in enumerate(shape.order):
         logs, i = readings[letter][slot == s], pair[slot == s]
         good = np.isfinite(logs)
         lines.append(_line(i[good], logs[good]))
+        rates += list(logs[good & (i > 0)] / i[good & (i > 0)])
         slopes += [lines[-1][1]] if lines[-1] else []
         slopes += [float(logs[good][-1] / i[good][-1])] if good.any() and i[good][-1] > 0 else []
     if not slopes:  # one pair: any base would do
         yield replace(shape, base=base)
         return
+    raw = math.exp(min(200.0, -float(np.median(rates)) * d / 2)) if rates else 0.0
+    if 1.2 < raw < 1e15:
+        yield replace(shape, base=_digits(raw, 7))  # a base that nobody would type, as it was measured
     for slope in slopes[:3]:
         if abs(slope) > 1e-4:
             yield from _with_slope(shape, slope, lines, d, base)
@@ -294,7 +323,7 @@ def _digits(number: float, digits: int) -> float:
 
 def _is_round(number: float) -> bool:
     """A number that somebody would type: 1000, 500, 20000."""
-    return number >= 50 and math.isclose(number, _digits(number, 1), rel_tol=1e-9)
+    return (number >= 50 or number == 10) and math.isclose(number, _digits(number, 1), rel_tol=1e-9)
 
 
 def _places(d: int, halves: bool) -> tuple[np.ndarray, np.ndarray]:

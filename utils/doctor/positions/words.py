@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from utils.doctor.positions.tables import Code, matching_columns
+from utils.doctor.positions.tables import Code, matching_columns, mixed_bases
 from utils.doctor.report import CONVENTION, FAULT, NOT_SEPARABLE, Finding, Matrices
 
 GOOD_LINE = "torch.exp(torch.arange(0, d_model, 2) * (-math.log(10000.0) / d_model))"
@@ -58,7 +58,16 @@ Said = Iterator[tuple[str, str, str, str]]
 
 
 def _frequencies(code: Code, d: int, base: float) -> Said:
-    if not math.isclose(code.base, base, rel_tol=1e-6):
+    mixed = mixed_bases(base).get(code.base)
+    if mixed:
+        yield (
+            f"base is {code.base:.3g}, not {base:g}",
+            FAULT,
+            f"The frequencies fall as powers of {code.base:.4g}, which is {mixed} of {base:g}: the logarithm "
+            "and the power have different bases.",
+            f"Take the natural logarithm with exp: {GOOD_LINE}.",
+        )
+    elif not math.isclose(code.base, base, rel_tol=1e-6):
         yield (
             f"base is {code.base:g}, not {base:g}",
             FAULT,
