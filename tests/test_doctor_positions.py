@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from utils.doctor.positions.examine import examine
-from utils.doctor.report import CONVENTION, FAULT
+from utils.doctor.report import CONVENTION, FAULT, NOT_SEPARABLE
 from utils.positional import LearnedPositions, SinusoidalPositions, sinusoidal_positions
 
 BASE = 10000.0
@@ -457,6 +457,50 @@ def test_the_patient_is_left_as_it_was():
     module = SinusoidalPositions(16, max_len=8).train()
     examine(module)
     assert module.training and len(module.table) == 8
+
+
+class TimeSteps(nn.Module):
+    """As diffusion models have it: one number in, one row out."""
+
+    def __init__(self, dim):
+        super().__init__()
+        self.dim = dim
+
+    def forward(self, time):
+        angle = time[:, None] * BASE ** (-torch.arange(self.dim // 2) / (self.dim // 2))
+        return torch.cat([angle.sin(), angle.cos()], -1)
+
+
+def test_time_steps_are_given_as_a_tensor():
+    assert named(examine(TimeSteps(16))) == {"halves layout"}
+    assert named(examine(lambda timesteps, dim: TimeSteps(dim)(timesteps.float()))) >= {"halves layout"}
+    assert examine(lambda timesteps, dim: TimeSteps(dim)(timesteps.float())).kinds == ()
+
+
+def test_whom_the_doctor_cannot_call_is_not_blamed():
+    class FromIds(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tokens, self.positions = nn.Embedding(50, 16), nn.Embedding(64, 16)
+
+        def forward(self, input_ids):
+            return self.tokens(input_ids) + self.positions(torch.arange(input_ids.shape[1]))
+
+    def rotations(dim, end):
+        angles = torch.outer(torch.arange(end), BASE ** (-torch.arange(0, dim, 2) / dim))
+        return torch.polar(torch.ones_like(angles), angles)
+
+    for patient in (FromIds(), rotations, lambda q, k, cos, sin: q, lambda config: config.width):
+        report = examine(patient)
+        assert [(f.kind, f.verdict) for f in report.findings] == [("does not run", NOT_SEPARABLE)]
+    assert "Called with: float32 numbers of shape (2, 7, 16)" in report.findings[0].sentence
+    assert examine(lambda n, d: torch.tril(n)).kinds == ("crashes",)  # n is surely a number
+
+
+def test_equal_matrices_are_no_evidence():
+    late = sinusoidal_positions(64, 16)
+    late[5:] = torch.randn(59, 16, generator=torch.Generator().manual_seed(0))
+    assert all(not f.evidence for f in examine(late).findings)
 
 
 def test_patients_that_do_not_answer():

@@ -83,6 +83,10 @@ def _kept_table(case: TableNotes, patient: Any) -> None:
 
 
 def _function(case: TableNotes, patient: Callable) -> None:
+    # "pos" or "timesteps" may want a tensor; a length and a width are surely numbers
+    counts = [name for name in patients.LENGTHS if not name.startswith(("pos", "timestep", "t"))]
+    case.certain = bool(patients.named(patient, counts) and patients.named(patient, patients.WIDTHS))
+    case.certain &= len(patients.required(patient)) <= 2
     make, habit = patients.maker(patient)
     if habit == "transposed":
         case.fault(

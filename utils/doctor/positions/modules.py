@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from utils.doctor import call as caller
 from utils.doctor.call import Trouble
+from utils.doctor.notes import Unfit
 from utils.doctor.positions import patients
 from utils.doctor.positions.habits import (
     after_bfloat16,
@@ -23,7 +24,7 @@ from utils.doctor.positions.habits import (
     writes,
 )
 from utils.doctor.positions.notes import TableNotes, depends_on_length, table_or_learned
-from utils.doctor.positions.tables import Code
+from utils.doctor.positions.tables import Code, explain
 
 
 def module(case: TableNotes, patient: Callable, d_model: int | None) -> None:
@@ -31,8 +32,10 @@ def module(case: TableNotes, patient: Callable, d_model: int | None) -> None:
     try:
         f = patients.adder(patient, d_model)
     except Trouble as trouble:
-        if not _one_length(case, patient, trouble):
+        if not _one_length(case, patient, trouble) and not _by_index(case, patient):
             raise
+        return
+    if _adds_an_axis(f) and _by_index(case, patient):
         return
     x = torch.randint(1, 3, (2, 7, f.width)).double() * (torch.randint(0, 2, (2, 7, f.width)) * 2 - 1)
     if not same_each_time(case, f, x[:1]):
@@ -64,6 +67,30 @@ def module(case: TableNotes, patient: Callable, d_model: int | None) -> None:
     devices(case, f, patient)
     after_bfloat16(case, f, patient, code)
     odd_module(case, patient)
+
+
+def _adds_an_axis(f: patients.Adder) -> bool:
+    """Does each number of x come out as a whole row? Then numbers are positions or ids, not features."""
+    given = f.arrange(torch.zeros(2, 7, f.width))
+    try:
+        found = patients.numbers(caller.call(f.fresh(), given))
+    except Trouble:  # it takes other shapes only, which is said later
+        return False
+    return found is not None and found.ndim > given.ndim
+
+
+def _by_index(case: TableNotes, patient: Callable) -> bool:
+    """A module that takes positions (as diffusion models do their time steps) or ids, one number a token."""
+    table = patients.by_index(patient)
+    if table is None:
+        return False
+    eps = torch.finfo(torch.float32).eps
+    learned = explain([table], case.base, eps) is None and any(p.requires_grad for p in patient.parameters())
+    if learned:
+        raise Unfit("it takes positions or ids of tokens and gives rows that were learned")
+    table_or_learned(case, [table], eps, _is_parameter(patient, table, table.shape[1]))
+    case.not_tried.append("what it does to x, as it takes positions or ids of tokens instead")
+    return True
 
 
 def _one_length(case: TableNotes, patient: Callable, trouble: Trouble) -> bool:

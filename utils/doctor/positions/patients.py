@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from utils.doctor import call as caller
 from utils.doctor.call import Hangs, Trouble
+from utils.doctor.notes import Unfit
 
 LENGTHS = [
     *("n", "l", "t", "s", "len", "length", "seq_len", "seq_length", "seqlen", "sequence_length", "n_ctx"),
@@ -62,6 +63,13 @@ def numbers(value: Any) -> np.ndarray | None:
     return found.detach().double().to_dense().cpu().numpy()
 
 
+def complex_numbers(value: Any) -> bool:
+    """Is it an array of complex numbers?"""
+    return isinstance(value, Tensor | np.ndarray) and (
+        value.is_complex() if isinstance(value, Tensor) else value.dtype.kind == "c"
+    )
+
+
 def precision(value: Any) -> float:
     """The spacing of numbers just above 1 in this array's dtype."""
     value = value[0] if isinstance(value, tuple) and value else value
@@ -84,8 +92,14 @@ def maker(function: Callable) -> tuple[Make, str]:
     turned: Make | None = None
     for make in _ways(function):
         try:
-            found = numbers(make(6, 10))
-        except Hangs:
+            raw = make(6, 10)
+            if complex_numbers(raw):
+                raise Unfit(
+                    "it returns complex numbers, as a rotation of queries and keys (RoPE) has them, not a "
+                    "table that is added"
+                )
+            found = numbers(raw)
+        except (Hangs, Unfit):
             raise
         except Trouble as trouble:
             first = first or trouble
@@ -115,6 +129,7 @@ def _ways(function: Callable) -> Iterator[Make]:
     yield lambda n, d: caller.call(function, n, d)
     yield lambda n, d: caller.call(function, d, n)
     yield lambda n, d: caller.call(function, torch.arange(n), d)
+    yield lambda n, d: caller.call(function, torch.arange(n).float(), d)
 
 
 def _row_by_row(make: Make) -> Make:
@@ -199,6 +214,27 @@ def adder(patient: Callable, d_model: int | None) -> Adder:
         except Trouble:
             continue
     raise trouble or Trouble("takes no (B, n, d)")
+
+
+def by_index(patient: Callable) -> np.ndarray | None:
+    """The table (n, d) of a module that takes the positions themselves, or the tokens' ids; else None.
+
+    Ids are all alike, so that rows differ by their positions only. A module that sums tokens and positions
+    shows the sum, which is no table of sines.
+    """
+    if not isinstance(patient, nn.Module):
+        return None
+    n = 47  # no width that x + pe would broadcast to
+    for indices in (torch.arange(n).float(), torch.arange(n), torch.full((1, n), 3)):
+        try:
+            found = numbers(caller.call(copied(patient), indices))
+        except Hangs:
+            raise
+        except Trouble:
+            continue
+        if found is not None and found.ndim == indices.ndim + 1 and found.shape[:-1] == indices.shape:
+            return found.reshape(n, -1) if found.shape[-1] > 1 else None
+    return None
 
 
 def copied(patient: Callable) -> Callable:
