@@ -494,6 +494,7 @@ def test_whom_the_doctor_cannot_call_is_not_blamed():
         report = examine(patient)
         assert [(f.kind, f.verdict) for f in report.findings] == [("does not run", NOT_SEPARABLE)]
     assert "Called with: float32 numbers of shape (2, 7, 16)" in report.findings[0].sentence
+    assert examine(lambda x: torch.cat(x, 3, 4, 5)).kinds == ("crashes",)
     assert examine(lambda n, d: torch.tril(n)).kinds == ("crashes",)  # n is surely a number
 
 

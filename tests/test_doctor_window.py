@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from utils.attention import scaled_dot_product_attention
-from utils.doctor.report import CONVENTION
+from utils.doctor.report import CONVENTION, NOT_SEPARABLE
 from utils.doctor.windows.examine import examine
 from utils.efficient import local_attention, local_mask
 
@@ -263,6 +263,22 @@ def test_a_token_that_does_not_see_itself_and_softmax_over_queries():
     assert examine(strict).kinds == ("token does not see itself",)
     assert examine(over_queries).kinds == ("softmax over queries",)
     assert examine(from_the_end).kinds == ("wrong at the edges",)
+
+
+def test_whom_the_doctor_cannot_call_is_not_blamed():
+    report = examine(lambda q, k, v, window, config: config.heads)
+    assert [(f.kind, f.verdict) for f in report.findings] == [("does not run", NOT_SEPARABLE)]
+    assert "window = 3" in report.findings[0].sentence
+    assert examine(lambda q, k, v, window: torch.tril(window)).kinds == ("crashes",)
+
+
+def test_the_identity_is_no_evidence_as_it_was_given_as_v():
+    report = examine(windowed_to_itself)
+    assert report.kinds and not any(f.evidence for f in report.findings)
+
+
+def windowed_to_itself(q, k, v, window):
+    return (q @ k.mT).masked_fill(~torch.eye(q.shape[-2], dtype=torch.bool), -math.inf).softmax(-1) @ v
 
 
 def test_patients_that_do_not_answer():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -14,10 +15,10 @@ from utils.doctor.call import Hangs, Trouble
 from utils.doctor.report import CONVENTION, FAULT, NOT_SEPARABLE, Finding, Matrices, Report
 
 # what an error says if arguments were missing or of another kind than the doctor guessed
-OTHER_KIND = (
-    *("object has no attribute", "values to unpack", "scalar type", "not implemented for"),
-    *("takes no", "is not subscriptable", "object is not", "got an unexpected"),
-)
+OTHER_KIND = (*("values to unpack", "scalar type", "not implemented for"),)
+GIVEN = re.compile(
+    r"'(int|float|bool|str|tuple|Tensor|ndarray|dtype)' object has no attribute"
+)  # not of its own
 
 
 class Unfit(Trouble):
@@ -69,7 +70,11 @@ def _alike(found: np.ndarray, wanted: np.ndarray) -> bool:
 
 def _not_blamed(error: BaseException | None) -> bool:
     """Does the error come from arguments that the doctor guessed wrongly?"""
-    return isinstance(error, TypeError) or any(part in str(error) for part in OTHER_KIND)
+    return (
+        isinstance(error, TypeError)
+        or bool(GIVEN.search(str(error)))
+        or any(part in str(error) for part in OTHER_KIND)
+    )
 
 
 def _how(error: BaseException) -> str:

@@ -33,6 +33,8 @@ def module(case: TableNotes, patient: Callable, d_model: int | None) -> None:
         f = patients.adder(patient, d_model)
     except Trouble as trouble:
         if not _one_length(case, patient, trouble) and not _by_index(case, patient):
+            wants = patients.required(patient)  # where x is all, a TypeError is the patient's own
+            case.certain = isinstance(trouble.__cause__, TypeError) and wants == ["x"]
             raise
         return
     if _adds_an_axis(f) and _by_index(case, patient):

@@ -131,6 +131,8 @@ def _asker(case: WindowNotes, patient: Callable, q: Tensor) -> tuple[Asker, bool
     """The first way to ask that is answered, and whether there is an argument for looking back only."""
     if named(patient, WINDOWS) is None and len(required(patient)) < 4:
         raise Trouble("it has no argument for the window called window, w, window_size, size or radius")
+    known = {*QUERIES, *KEYS, *VALUES, *WINDOWS, *CAUSAL}
+    case.certain = all(name.lower() in known for name in required(patient)) and len(required(patient)) > 3
     trouble: Trouble | None = None
     for square, arrays, axes in itertools.product((False, True), (False, True), (0, 1, 2)):
         ask = Asker(patient, axes, square, arrays)

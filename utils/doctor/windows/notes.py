@@ -45,6 +45,9 @@ class WindowNotes(Notes):
         """Note a finding, once."""
         if not self.has(kind):
             proof = ()
+            # the identity was given as v, so that seeing it again says nothing of who sees whom
+            if matrices and np.array_equal(matrices[0], np.eye(len(matrices[0]))):
+                matrices = None
             if matrices:  # a corner shows it, but a window that wraps around shows at the far end
                 side = N if kind == "wraps around" else 8
                 binary = np.isin(matrices[0], (0, 1)).all()

@@ -95,6 +95,8 @@ def shares(case: WindowNotes, ask: Ask, seen: np.ndarray, causal: bool | None) -
         logs = np.log(weights[row, keys])
         found.append(logs - logs.mean())
     x, y = np.concatenate(moves), np.concatenate(found)
+    if not x.any():  # every token sees one key only: nothing to compare
+        return
     slope = float((x * y).sum() / (x * x).sum())
     if np.abs(y - slope * x).max() > 0.02 * max(1.0, np.abs(y).max()):
         case.say(
