@@ -28,6 +28,10 @@ ROLES = {
 }
 CONTEXT = r"^(context|memory|ctx|kv|enc\w*|encoder\w*|cross\w*|y|source|src)$"
 MASK = r"mask|valid_len|^bias$|attn_bias|^keep$"
+# Masks of other things than tokens: they switch off heads or layers
+FOREIGN = r"(head|layer)_?mask"
+# Masks of a second sequence, of no use while there is one
+SECOND = r"^(encoder|cross|memory)\w*mask"
 WIDTH_NAMES = [
     "d_model",
     "embed_dim",
@@ -88,6 +92,7 @@ class Style:
     masks   names of arguments that may take a mask
     causal  name of the argument that asks for causality
     rectangular  whether it takes n_k different from n_q
+    foreign  names of masks that hide no tokens of its input
     """
 
     roles: tuple[str, ...]
@@ -98,6 +103,7 @@ class Style:
     masks: tuple[str, ...] = ()
     causal: str | None = None
     rectangular: bool = False
+    foreign: tuple[str, ...] = ()
 
     @property
     def itself(self) -> bool:
@@ -256,7 +262,10 @@ def _styles(module: nn.Module, width: int | None, batch_first: bool | None) -> I
             for tokens in lengths(module, d):
                 for roles, extra in names.calls:
                     three = (d, key, value) if len(roles) == 3 else (d, d, d)
-                    yield Style(roles, axes, three, tokens, extra, names.masks, names.causal)
+                    second = [n for n in names.masks if len(roles) == 1 and re.search(SECOND, n.lower())]
+                    masks = tuple(n for n in names.masks if n not in second)
+                    foreign = (*names.foreign, *second)
+                    yield Style(roles, axes, three, tokens, extra, masks, names.causal, foreign=foreign)
 
 
 @dataclass(frozen=True)
@@ -264,6 +273,7 @@ class _Names:
     calls: tuple[tuple[tuple[str, ...], tuple[tuple[str, Any], ...]], ...]
     masks: tuple[str, ...]
     causal: str | None
+    foreign: tuple[str, ...]
 
 
 def signature(module: nn.Module) -> _Names:
@@ -271,6 +281,8 @@ def signature(module: nn.Module) -> _Names:
     parameters = inspect.signature(module.forward).parameters
     names = [n for n, p in parameters.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     masks = tuple(n for n in names if re.search(MASK, n.lower()) and "causal" not in n.lower())
+    foreign = tuple(n for n in masks if re.search(FOREIGN, n.lower()))
+    masks = tuple(n for n in masks if n not in foreign)
     causal = next((n for n in names if re.search(r"causal", n.lower())), None)
     roles = tuple(next((n for n in names if re.match(p, n.lower())), None) for p in ROLES.values())
     calls = []
@@ -278,11 +290,11 @@ def signature(module: nn.Module) -> _Names:
         calls.append(roles)
     elif len(names) > 1 and (re.match(CONTEXT, names[1].lower()) or (roles[0] and (roles[1] or roles[2]))):
         calls.append((names[0], names[1]))
-    plain = [n for n in names if n not in masks and n != causal]
+    plain = [n for n in names if n not in masks and n not in foreign and n != causal]
     calls.append((names[0] if names else "x",))
     if len(plain) >= 3 and not calls[0][1:]:
         calls.append(tuple(plain[:3]))
-    return _Names(tuple((c, _insisted(parameters, names, c)) for c in calls), masks, causal)
+    return _Names(tuple((c, _insisted(parameters, names, c)) for c in calls), masks, causal, foreign)
 
 
 def _insisted(parameters: Any, names: list[str], taken: tuple[str, ...]) -> tuple[tuple[str, Any], ...]:
