@@ -675,3 +675,69 @@ def test_an_examination_takes_seconds():
     start = time.process_time()
     examine(slipped("fused", *SLIPS["heads merged by view", "fused"])(64, 8))
     assert time.process_time() - start < 12  # about half a second where nothing else runs
+
+
+class TalkingHeads(nn.Module):
+    """Maps of one pixel mix the scores of the heads; a head is as wide as there are heads."""
+
+    def __init__(self, dim=16, heads=4):
+        super().__init__()
+        self.heads = heads
+        self.qkv, self.out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+        self.talk = nn.Conv2d(heads, heads, 1, bias=False)
+
+    def forward(self, x):
+        q, k, v = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in self.qkv(x).chunk(3, -1))
+        weights = self.talk(q @ k.mT * q.shape[-1] ** -0.5).softmax(-1)
+        return self.out((weights @ v).transpose(1, 2).flatten(2))
+
+
+class OwnHeadWidth(nn.Module):
+    """The width of a head is an argument, so the number of heads need not divide anything."""
+
+    def __init__(self, dim=16, ctx=16, heads=4, dh=4):
+        super().__init__()
+        inner, self.heads = heads * dh, heads
+        self.q, self.k, self.v = nn.Linear(dim, inner), nn.Linear(ctx, inner), nn.Linear(ctx, inner)
+        self.out = nn.Linear(inner, dim)
+
+    def forward(self, x, context=None):
+        context = x if context is None else context
+        q, k, v = (
+            t.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for t in (self.q(x), self.k(context), self.v(context))
+        )
+        weights = (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1)
+        return self.out((weights @ v).transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("cls", [TalkingHeads, OwnHeadWidth])
+def test_small_maps_and_widths_that_only_look_wrong_are_left_in_peace(cls):
+    report = examine(cls())
+    assert not report.kinds, str(report)
+
+
+def test_a_mask_for_heads_is_no_mask_for_tokens():
+    signature = ("x, mask=None", "x, mask=None, head_mask=None, encoder_attention_mask=None")
+    report = assert_healthy(slipped("separate", signature)(12, 3))
+    assert {line.split(":")[0] for line in report.not_tried} == {"head_mask", "encoder_attention_mask"}
+
+
+def test_without_numbers_gradients_tell_nothing():
+    division = ("return self.W_o(out)", "return self.W_o(out / 0)")
+    report = examine(slipped("separate", division)(12, 3))
+    assert report.kinds == ("not a number",), str(report)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_other_precisions_are_examined_in_float32(dtype):
+    module = slipped("separate")(12, 3).to(dtype)
+    report = assert_healthy(module)
+    assert "float32" in report.not_tried[0] and next(module.parameters()).dtype == dtype
+
+
+def test_the_report_speaks_of_what_was_there():
+    assert "weights returned" not in assert_healthy(slipped("separate")(12, 3)).tried
+    assert "weights returned" in assert_healthy(QuarterRoot(12, 3)).tried
+    line = ("return self.W_o(out)", "raise RuntimeError('no way')")
+    assert "it stops: RuntimeError: no way." in examine(slipped("separate", line)(12, 3)).findings[0].sentence

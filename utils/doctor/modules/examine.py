@@ -7,6 +7,7 @@ numbers. Then what identity weights cannot see: gradients, the number of weights
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 
@@ -19,11 +20,13 @@ from utils.doctor.modules.adapt import adapt, ask, probe
 from utils.doctor.modules.case import Case, after, influence, line_up
 from utils.doctor.modules.lineup import reference, same
 from utils.doctor.modules.masks import examine_causal, examine_masks
-from utils.doctor.modules.weights import duplicate, hidden_modules, randomise
+from utils.doctor.modules.weights import duplicate, hidden_modules, randomise, walk
 from utils.doctor.modules.words import CONVENTION_WORDS, words
 from utils.doctor.report import CONVENTION, FAULT, NOT_SEPARABLE, Finding, Matrices, Report
 
 SPECIES = "attention module"
+# Parts that say themselves what they found right, for there may be nothing to examine
+SILENT = ("masks", "causality", "weights returned")
 
 
 def examine(
@@ -78,10 +81,11 @@ def _once(findings: list[Finding]) -> list[Finding]:
 
 def _trouble(trouble: Trouble) -> Finding:
     kind = "hangs" if isinstance(trouble, Hangs) else "does not run"
+    told = re.sub(r"^(?=[A-Za-z_]\w*: )", "stops: ", str(trouble))  # an error's name is no verb
     return Finding(
         kind,
         FAULT if isinstance(trouble, Hangs) else NOT_SEPARABLE,
-        f"No way was found to call it: it {trouble}.",
+        f"No way was found to call it: it {told}.",
         "If it takes other inputs than (B, n, d_model), wrap it in a module that does; "
         "d_model= and num_heads= can be given.",
     )
@@ -96,12 +100,15 @@ def _examine(
 ) -> None:
     width, heads, batch_first = options
     patient = _copy(module)
+    if cast := _cast(patient):
+        not_tried.append(f"its own precision: a copy in float32 was examined, not in {cast}")
     style = adapt(patient, width, batch_first)
     behaviour = wiring.behaviour(patient, style, probe(style, 3))
     findings += behaviour
     remembers = any(f.kind == "earlier call matters" for f in behaviour)
     case = line_up(patient, style, heads, remembers)
     inputs = case.probe()
+    not_tried += [f"{n}: it hides no tokens of the input" for n in style.foreign]
     parts: dict[str, Callable[[], _Outcome]] = {}
     if case.suspect is None:
         findings += _by_properties(case, inputs)
@@ -113,14 +120,16 @@ def _examine(
         )
         if case.frame.heads == 1:
             not_tried.append("how heads are cut and joined, and which root scales: there is one head")
-        parts["weights returned"] = lambda: (_weights_returned(case, inputs), [], [])
+        parts["weights returned"] = lambda: _weights_returned(case, inputs)
         parts["masks"] = lambda: examine_masks(case)
         parts["causality"] = lambda: examine_causal(case)
     written = any(f.kind == "input changed in place" for f in behaviour)
     parts["gradients"] = lambda: (_gradients(case, inputs, written), [], [])
     parts["number of weights"] = lambda: (wiring.counted(case), [], [])
     parts["other devices"] = lambda: _told(wiring.registration(patient, style, inputs))
-    parts["indivisible widths"] = lambda: _told(wiring.indivisible(module, case.frame.heads))
+    parts["indivisible widths"] = lambda: _told(
+        wiring.indivisible(module, case.frame.heads, case.frame.inner[0])
+    )
     for name, part in parts.items():
         _add(name, part, findings, tried, not_tried)
     if not behaviour:
@@ -141,6 +150,21 @@ def _copy(module: nn.Module) -> nn.Module:
     return patient
 
 
+def _cast(patient: nn.Module) -> str | None:
+    """Turn numbers to float32, which the probes are in; returns what they were, None if nothing was done."""
+    weights = [w.tensor for w in walk(patient) if w.tensor.is_floating_point()]
+    other = sorted({str(t.dtype).split(".")[-1] for t in weights if t.dtype != torch.float32})
+    if not other:
+        return None
+    for part in (patient, *hidden_modules(patient)):
+        part.float()
+    for sub in patient.modules():  # plain attributes, which float() does not reach
+        for name, value in vars(sub).items():
+            if isinstance(value, Tensor) and value.is_floating_point():
+                setattr(sub, name, value.float())
+    return " and ".join(other)
+
+
 def _add(
     name: str,
     part: Callable[[], _Outcome],
@@ -155,7 +179,7 @@ def _add(
         not_tried.append(f"{name}: {error}")
         return
     findings += more
-    tried += right or ([name] if not more and not left and name not in ("masks", "causality") else [])
+    tried += right or ([name] if not more and not left and name not in SILENT else [])
     not_tried += left
 
 
@@ -238,22 +262,21 @@ def _difference(
     )
 
 
-def _weights_returned(case: Case, inputs: tuple[Tensor, ...]) -> list[Finding]:
+def _weights_returned(case: Case, inputs: tuple[Tensor, ...]) -> _Outcome:
     answer = case.ask(inputs)
     if answer.weights is None or case.suspect.cost >= 0.9:
-        return []
+        return [], [], []
     wanted = reference(case.suspect, case.frame, *after(inputs, answer))[1]
     if case.frame.heads > 1 and same(answer.weights, wanted.mean(1)):
-        return [
-            Finding(
-                "weights averaged over heads",
-                CONVENTION,
-                f"The weights that are returned are the mean of the {case.frame.heads} heads, not each "
-                "head's own.",
-                "With nn.MultiheadAttention: average_attn_weights=False.",
-            )
-        ]
-    return []
+        averaged = Finding(
+            "weights averaged over heads",
+            CONVENTION,
+            f"The weights that are returned are the mean of the {case.frame.heads} heads, not each "
+            "head's own.",
+            "With nn.MultiheadAttention: average_attn_weights=False.",
+        )
+        return [averaged], [], []
+    return [], ["weights returned"], []
 
 
 def _by_properties(case: Case, inputs: tuple[Tensor, ...]) -> list[Finding]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from utils.doctor.call import Trouble, call
-from utils.doctor.modules.adapt import HEAD_NAMES, WIDTH_NAMES, Style, ask, attribute
+from utils.doctor.modules.adapt import HEAD_NAMES, WIDTH_NAMES, Style, adapt, ask, attribute
 from utils.doctor.modules.case import Case, after
 from utils.doctor.modules.lineup import reference, same
 from utils.doctor.modules.weights import FUSED, Weight, duplicate, maps, randomise, walk
@@ -176,12 +176,17 @@ def gradients(case: Case, inputs: tuple[Tensor, ...]) -> list[Finding]:
         return []
     with torch.enable_grad():
         output = ask(module, case.style, *inputs).output
+        if not output.isfinite().all():
+            return []  # the gradient of no number tells nothing
         noise = torch.randn(output.shape, generator=torch.Generator().manual_seed(1))
         if output.requires_grad:
             try:
                 (output * noise).sum().backward()
             except RuntimeError as error:
                 return [_backward_stops(error)]
+    grads = [t.grad for parts in groups.values() for t, _ in parts if t.grad is not None]
+    if not all(g.isfinite().all() for g in grads):
+        return []
     cut, unused = [], []
     for name, parts in groups.items():
         sizes = [0.0 if t.grad is None else float(t.grad[rows].abs().max()) for t, rows in parts]
@@ -319,7 +324,12 @@ def counted(case: Case) -> list[Finding]:
     h, width, inner = case.frame.heads, case.style.widths[0], case.frame.inner
     if h == 1 or case.suspect is None:
         return []
-    small = [w.name for ws in groups.values() for w in ws if _plain(w) == [width // h] * 2]
+    square = [w for ws in groups.values() for w in ws if _plain(w) == [width // h] * 2]
+    small = [w.name for w in square if isinstance(w.owner, nn.Linear) or w.tensor.ndim == 2]
+    made = width * inner[0] + case.style.widths[1] * inner[1] + case.style.widths[2] * inner[2]
+    held = sum(w.tensor.numel() for ws in groups.values() for w in ws if w.name not in small)
+    if held >= made:
+        small = []  # others make q, k and v; these mix heads, or come later
     if len(small) > 4:
         return []  # every head has its own
     total = sum(w.tensor.numel() for ws in groups.values() for w in ws)
@@ -337,7 +347,6 @@ def counted(case: Case) -> list[Finding]:
                 "the shapes of the weights; no output shows it",
             )
         )
-    made = width * inner[0] + case.style.widths[1] * inner[1] + case.style.widths[2] * inner[2]
     needed = len(small) * (width // h) ** 2 if small else made
     if total <= needed and not (small and len(small) < 3):
         named = re.search(r"multi_?head|mha", type(case.module).__name__.lower())
@@ -362,10 +371,12 @@ def _plain(weight: Weight) -> list[int]:
     return [s for s in weight.tensor.shape if s != 1]
 
 
-def indivisible(module: nn.Module, heads: int) -> tuple[list[Finding], str | None]:
+def indivisible(module: nn.Module, heads: int, inner: int) -> tuple[list[Finding], str | None]:
     """Whether the class takes a width that its heads do not divide. Also returns why it could not be told."""
     if heads == 1:
         return [], None
+    if own := _own_head_width(module, inner // heads):
+        return [], f"indivisible widths: {own} may be the width of a head, so nothing has to divide"
     try:
         other = _built_again(module, 13, 3)
     except Trouble as trouble:
@@ -379,12 +390,10 @@ def indivisible(module: nn.Module, heads: int) -> tuple[list[Finding], str | Non
     attributes = {v for m in other.modules() for v in vars(m).values() if isinstance(v, int)}
     if lost is None and 4 not in attributes:
         return [], None
-    if lost is None:
-        try:
-            style = Style((next(iter(inspect.signature(other.forward).parameters)),), "bnd", (13,) * 3)
-            ask(other.eval(), style, torch.randn(2, 5, 13))
-        except Trouble:
-            return [], None  # it stops, if late
+    try:
+        adapt(other.eval(), 13)
+    except Trouble:
+        return [], None  # it stops, if late
     return [
         Finding(
             "head width rounded",
@@ -396,6 +405,15 @@ def indivisible(module: nn.Module, heads: int) -> tuple[list[Finding], str | Non
             f"{type(module).__name__} built with width 13 and 3 heads",
         )
     ], None
+
+
+def _own_head_width(module: nn.Module, head_width: int) -> str | None:
+    """The constructor's argument that equals the width of a head and is neither width nor number of heads."""
+    for name, parameter in list(inspect.signature(type(module).__init__).parameters.items())[1:]:
+        value = getattr(module, name, parameter.default)
+        if type(value) is int and value == head_width and name not in (*WIDTH_NAMES, *HEAD_NAMES):
+            return name
+    return None
 
 
 def _built_again(module: nn.Module, width: int, heads: int) -> nn.Module:
