@@ -741,3 +741,10 @@ def test_the_report_speaks_of_what_was_there():
     assert "weights returned" in assert_healthy(QuarterRoot(12, 3)).tried
     line = ("return self.W_o(out)", "raise RuntimeError('no way')")
     assert "it stops: RuntimeError: no way." in examine(slipped("separate", line)(12, 3)).findings[0].sentence
+
+
+def test_what_is_not_recognised_takes_seconds_too():
+    start = time.process_time()
+    report = examine(nn.TransformerDecoderLayer(16, 4, 32, batch_first=True))
+    assert time.process_time() - start < 9  # without a deadline it takes 13 where nothing else runs
+    assert [f.kind for f in report.findings] == ["not recognised"]

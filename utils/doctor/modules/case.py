@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,6 +17,7 @@ from utils.doctor.modules.adapt import Answer, Style, ask, heads_of, probe
 from utils.doctor.modules.lineup import Frame, Suspect, fit_scale, identify, reference
 from utils.doctor.modules.weights import duplicate, inner_widths, maps, randomise, set_identity
 
+SECONDS = 3.0  # for the line-up: what is not recognised by then mostly never is
 FUSED_LAYOUTS = ("blocks", "head by head", "feature by feature")
 
 
@@ -95,23 +97,26 @@ def line_up(module: nn.Module, style: Style, heads: int | None, remembers: bool 
 
     The frames are tried with no mistake at first, then with one, then with two.
     """
+    deadline = time.thread_time() + SECONDS
     cases = []
     for case in itertools.islice(_cases(module, style, heads, remembers), 24):
         cases.append(case)
-        if right := _identified([case], 0.9):
+        if right := _identified([case], 0.9, deadline):
             return right
+        if time.thread_time() > deadline:
+            break
     return (
-        _identified(cases, 1.9)
-        or _with_measured_scale(cases[:3])
-        or _with_silent_map(cases[:1])
-        or _identified(cases[:2], 2.9)
+        _identified(cases, 1.9, deadline)
+        or _with_measured_scale(cases[:3], deadline)
+        or _with_silent_map(cases[:1], deadline)
+        or _identified(cases[:2], 2.9, deadline)
         or cases[0][0]
     )
 
 
-def _identified(cases: _Frames, limit: float) -> Case | None:
+def _identified(cases: _Frames, limit: float, deadline: float) -> Case | None:
     for case, found, inputs in cases:
-        suspect = identify(found, case.frame, inputs, case.style.itself, limit)
+        suspect = identify(found, case.frame, inputs, case.style.itself, limit, deadline=deadline)
         if suspect is not None:
             return replace(case, suspect=suspect)
     return None
@@ -120,15 +125,15 @@ def _identified(cases: _Frames, limit: float) -> Case | None:
 _Frames = list[tuple["Case", Tensor, tuple[Tensor, ...]]]
 
 
-def _with_measured_scale(cases: _Frames) -> Case | None:
+def _with_measured_scale(cases: _Frames, deadline: float) -> Case | None:
     for case, found, inputs in cases:
-        suspect = fit_scale(found, case.frame, inputs, case.style.itself)
+        suspect = fit_scale(found, case.frame, inputs, case.style.itself, deadline)
         if suspect is not None:
             return replace(case, suspect=suspect)
     return None
 
 
-def _with_silent_map(cases: _Frames) -> Case | None:
+def _with_silent_map(cases: _Frames, deadline: float) -> Case | None:
     """With one of the maps 0: behind attention there may be a step x + f(x) that is then without effect."""
     for case, _, inputs in cases:
         for group in list(maps(case.module))[::-1][:6]:
@@ -137,7 +142,9 @@ def _with_silent_map(cases: _Frames) -> Case | None:
                 answer = quiet.ask(inputs)
             except Trouble:
                 continue
-            suspect = identify(answer.output, case.frame, after(inputs, answer), case.style.itself, 1.9)
+            suspect = identify(
+                answer.output, case.frame, after(inputs, answer), case.style.itself, 1.9, deadline=deadline
+            )
             if suspect is not None and suspect.layout.outer not in ("double skip", "no attention"):
                 return replace(quiet, suspect=suspect)
     return None

@@ -7,6 +7,7 @@ is held against each combination of both files; the one that gives the same numb
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property, lru_cache, partial
@@ -311,18 +312,28 @@ def same(found: Tensor, wanted: Tensor, tolerance: float = 2e-4) -> bool:
     return bool((found - wanted).abs().max() <= tolerance * size)
 
 
-def fit_scale(found: Tensor, frame: Frame, inputs: tuple[Tensor, ...], itself: bool) -> Suspect | None:
+def fit_scale(
+    found: Tensor,
+    frame: Frame,
+    inputs: tuple[Tensor, ...],
+    itself: bool,
+    deadline: float = math.inf,
+) -> Suspect | None:
     """The combination with a scale that is in no list: what the scores are multiplied by is measured."""
     shapes = ALWAYS if frame.norm is None else ("no", "right")
+    unscaled = [replace(_UNSCALED, always=a) for a in shapes]
     plain = [
         s
         for s in suspects(frame.norm is not None, itself, frame.heads > 1)
-        if s.inside in [replace(_UNSCALED, always=a) for a in shapes]
+        if s.inside.scale == "none"
+        and s.inside in unscaled
         and s.layout.act == "none"
         and len(s.layout.deviations()) <= 1
     ]
 
     def error(suspect: Suspect, scale: float) -> float:
+        if time.thread_time() > deadline:
+            return math.inf
         try:
             wanted = reference(suspect, frame, *inputs, gains=(scale, 1.0))[0]
         except RuntimeError:
@@ -363,14 +374,18 @@ def identify(
     itself: bool,
     limit: float = math.inf,
     budget: int = 12000,
+    deadline: float = math.inf,
 ) -> Suspect | None:
-    """The likeliest combination that gives these numbers. At most `budget` are tried, none above `limit`."""
+    """The likeliest combination that gives these numbers. At most `budget` are tried, none above `limit`.
+
+    deadline  when to give up, on this thread's own clock, which other programs do not make go faster
+    """
     if not found.isfinite().all(-1).any():
         return None  # without numbers everything is alike
     cache: dict = {}
     failed: set = set()
     for tried, suspect in enumerate(suspects(frame.norm is not None, itself, frame.heads > 1)):
-        if tried > budget or suspect.cost > limit:
+        if tried > budget or suspect.cost > limit or (tried % 16 == 0 and time.thread_time() > deadline):
             return None
         key = (suspect.layout.split, suspect.layout.axis, suspect.inside)
         if key in failed:  # to raise costs more than to compute
