@@ -748,3 +748,69 @@ def test_what_is_not_recognised_takes_seconds_too():
     report = examine(nn.TransformerDecoderLayer(16, 4, 32, batch_first=True))
     assert time.process_time() - start < 9  # without a deadline it takes 13 where nothing else runs
     assert [f.kind for f in report.findings] == ["not recognised"]
+
+
+X = ("q = self.W_q(x)", "k = self.W_k(x)", "v = self.W_v(x)")
+OVERWRITTEN = ((X[0], "x = self.W_q(x)\n        q = x"),)
+STABLE = "F.softmax(scores, dim=-1)"
+PATHS = {
+    "x overwritten": ("maps chained", OVERWRITTEN, "W_k and W_v are applied to the output of W_q"),
+    "key of query": ("maps chained", ((X[1], "k = self.W_k(q)"),), "W_k is applied to the output of W_q"),
+    "value of key": ("maps chained", ((X[2], "v = self.W_v(k)"),), "W_v is applied to the output of W_k"),
+    "twice": ("map applied twice", ((X[0], "q = self.W_q(self.W_q(x))"),), "W_q is applied to its own"),
+    "output twice": ("map applied twice", (("self.W_o(out)", "self.W_o(self.W_o(out))"),), "W_o is applied"),
+    "shared": (
+        "one map under several names",
+        (("self.W_k = nn.Linear(d_model, d_model)", "self.W_k = self.W_q"),),
+        "W_q and W_k are one",
+    ),
+    "tied": (
+        "one map under several names",
+        (("self.p = dropout", "self.p = dropout\n        self.W_v.weight = self.W_k.weight"),),
+        "W_k and W_v are one",
+    ),
+    "query's input": ("input detached", ((X[0], "q = self.W_q(x.detach())"),), "(W_q)"),
+    "the input": ("input detached", (("B, n, _ =", "x = x.data\n        B, n, _ ="),), "no gradient comes"),
+    "naive": ("naive softmax", ((STABLE, "scores.exp() / scores.exp().sum(-1, keepdim=True)"),), "overflows"),
+}
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_what_neither_identity_nor_counting_shows_is_named(name):
+    kind, changes, words = PATHS[name]
+    torch.manual_seed(1)
+    report = examine(slipped("separate", *changes)(12, 3))
+    assert report.kinds == (kind,), str(report)
+    assert words in report.faults[0].sentence
+
+
+def test_a_list_with_one_layer_four_times_is_one_map_and_nothing_else():
+    module = WithLengths(12, 3)
+    module.linears = nn.ModuleList([nn.Linear(12, 12)] * 4)
+    assert examine(module).kinds == ("one map under several names",)
+
+
+class Prepared(nn.Module):
+    """A map before all others, two maps for queries, two maps at the end, and an old name kept."""
+
+    def __init__(self, dim, heads):
+        super().__init__()
+        self.heads = heads
+        self.before, self.key, self.value = (nn.Linear(dim, dim) for _ in range(3))
+        self.q_a, self.q_b = nn.Linear(dim, dim, bias=False), nn.Linear(dim, dim)
+        self.out = nn.Sequential(nn.Linear(dim, dim), nn.Linear(dim, dim))
+        self.old_name = self.value
+
+    def forward(self, x):
+        x = self.before(x)
+        q, k, v = (
+            t.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for t in (self.q_b(self.q_a(x)), self.key(x), self.value(x))
+        )
+        weights = (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1)
+        return self.out((weights @ v).transpose(1, 2).flatten(2))
+
+
+def test_maps_that_follow_each_other_on_purpose_are_left_in_peace():
+    report = examine(Prepared(16, 4))
+    assert not report.kinds and "4 head(s)" in report.tried[0], str(report)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from utils.doctor.call import Hangs, Trouble
-from utils.doctor.modules import wiring
+from utils.doctor.modules import paths, wiring
 from utils.doctor.modules.adapt import adapt, ask, probe
 from utils.doctor.modules.case import Case, after, influence, line_up
 from utils.doctor.modules.lineup import reference, same
@@ -125,7 +125,12 @@ def _examine(
         parts["causality"] = lambda: examine_causal(case)
     written = any(f.kind == "input changed in place" for f in behaviour)
     parts["gradients"] = lambda: (_gradients(case, inputs, written), [], [])
-    parts["number of weights"] = lambda: (wiring.counted(case), [], [])
+    parts["chains of maps"] = lambda: (paths.chained(case, inputs), [], [])
+    shared = paths.several_names(patient, style, inputs)
+    findings += shared
+    if not shared:  # they are to be counted when there are as many as there are names
+        parts["number of weights"] = lambda: (wiring.counted(case), [], [])
+    parts["large scores"] = lambda: (paths.overflow(case, inputs), [], [])
     parts["other devices"] = lambda: _told(wiring.registration(patient, style, inputs))
     parts["indivisible widths"] = lambda: _told(
         wiring.indivisible(module, case.frame.heads, case.frame.inner[0])
@@ -190,7 +195,8 @@ def _told(outcome: tuple[list[Finding], str | None]) -> _Outcome:
 
 def _gradients(case: Case, inputs: tuple[Tensor, ...], written: bool) -> list[Finding]:
     """What wiring says, but for a backward pass that stops because of a fault already named."""
-    return [f for f in wiring.gradients(case, inputs) if not (written and f.kind == "backward stops")]
+    found = wiring.gradients(case, inputs) or paths.input_gradient(case, inputs)
+    return [f for f in found if not (written and f.kind == "backward stops")]
 
 
 def _from_suspect(case: Case) -> list[Finding]:

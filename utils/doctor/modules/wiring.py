@@ -168,7 +168,7 @@ def _on_meta(module: nn.Module, style: Style, inputs: tuple[Tensor, ...]) -> tup
 def gradients(case: Case, inputs: tuple[Tensor, ...]) -> list[Finding]:
     """Which maps get no gradient, and whether they are unused or cut off."""
     module = case.copy("random")
-    groups = _with_parts(module)
+    groups = with_parts(module)
     for tensor in (t for parts in groups.values() for t, _ in parts):
         if tensor.is_floating_point() and tensor.is_leaf:
             tensor.requires_grad_(True)
@@ -210,7 +210,7 @@ def _backward_stops(error: RuntimeError) -> Finding:
     )
 
 
-def _with_parts(module: nn.Module) -> dict[str, list[tuple[Tensor, slice]]]:
+def with_parts(module: nn.Module) -> dict[str, list[tuple[Tensor, slice]]]:
     """The maps by name; one matrix for q, k and v as three."""
     found: dict[str, list[tuple[Tensor, slice]]] = {}
     for group, weights in maps(module).items():
@@ -230,7 +230,7 @@ def _with_parts(module: nn.Module) -> dict[str, list[tuple[Tensor, slice]]]:
 
 def _changed(case: Case, name: str, weights: str, factor: float) -> nn.Module:
     module = duplicate(case.module)
-    parts = _with_parts(module)[name]  # before, for a plain tensor that is the identity looks like a mask
+    parts = with_parts(module)[name]  # before, for a plain tensor that is the identity looks like a mask
     case.fill(module, weights)
     with torch.no_grad():
         for tensor, rows in parts:
@@ -262,13 +262,13 @@ def uses(case: Case, name: str, inputs: tuple[Tensor, ...]) -> tuple[int, int] |
 def _unused(unused: list[str], roles: dict[str, tuple[int, int] | None]) -> list[Finding]:
     if not unused:
         return []
-    names = " and ".join(_short(n) for n in unused)
+    names = " and ".join(short(n) for n in unused)
     doubled = [n for n, r in roles.items() if r in ((4, 1), (2, 2), (1, 4), (4, 2))]
     if doubled:
         what = {(4, 1): "queries and keys", (2, 2): "scores and values", (1, 4): "values and the output"}
         job = what.get(roles[doubled[0]], "queries, keys and values")
-        kind, rest = "one projection used twice", f"{_short(doubled[0])} does its work: it makes {job} alike"
-    elif any(re.search(r"out|proj$|w_?o|c_proj|unify|fc", _short(n).lower()) for n in unused):
+        kind, rest = "one projection used twice", f"{short(doubled[0])} does its work: it makes {job} alike"
+    elif any(re.search(r"out|proj$|w_?o|c_proj|unify|fc", short(n).lower()) for n in unused):
         kind, rest = "output map not applied", "no other map takes its place"
     else:
         kind, rest = "projection unused", "the output does not depend on it"
@@ -288,7 +288,7 @@ def _cut(cut: list[str], live: set[str], roles: dict[str, tuple[int, int] | None
     if not cut:
         return []
     kind = _what_is_cut(cut, live, roles)
-    names = ", ".join(_short(n) for n in cut)
+    names = ", ".join(short(n) for n in cut)
     return [
         Finding(
             kind,
@@ -310,11 +310,12 @@ def _what_is_cut(cut: list[str], live: set[str], roles: dict[str, tuple[int, int
             return "weights detached"
         if all(scores == 1 for scores, _ in jobs):
             return "values detached"
-    short = " ".join(_short(n).lower() for n in cut)
+    short = " ".join(short(n).lower() for n in cut)
     return "weights detached" if len(cut) == 2 or re.search("q|k", short) else "values detached"
 
 
-def _short(name: str) -> str:
+def short(name: str) -> str:
+    """The map's name as its author calls it."""
     return name.replace(".weight", "").replace(".*", "")
 
 
@@ -339,7 +340,7 @@ def counted(case: Case) -> list[Finding]:
             Finding(
                 "head maps shared",
                 FAULT,
-                f"All {h} heads use the same {width // h} by {width // h} map ({_short(small[0])}): "
+                f"All {h} heads use the same {width // h} by {width // h} map ({short(small[0])}): "
                 f"{len(small)} small maps hold {len(small) * (width // h) ** 2} weights where "
                 f"{len(small) * width**2} belong.",
                 f"Map first and cut into heads then: nn.Linear({width}, {width})(x).view(B, n, {h}, "
