@@ -814,3 +814,9 @@ class Prepared(nn.Module):
 def test_maps_that_follow_each_other_on_purpose_are_left_in_peace():
     report = examine(Prepared(16, 4))
     assert not report.kinds and "4 head(s)" in report.tried[0], str(report)
+
+
+def test_a_module_that_knows_its_parent_does_no_harm():
+    module = slipped("separate")(12, 3)
+    module.W_q.parent = module
+    assert not examine(module).kinds

@@ -123,14 +123,21 @@ def _examine(
         parts["weights returned"] = lambda: _weights_returned(case, inputs)
         parts["masks"] = lambda: examine_masks(case)
         parts["causality"] = lambda: examine_causal(case)
+        if case.suspect.inside.softmax == "keys":
+            parts["large scores"] = lambda: (paths.overflow(case, inputs), [], [])
     written = any(f.kind == "input changed in place" for f in behaviour)
     parts["gradients"] = lambda: (_gradients(case, inputs, written), [], [])
     parts["chains of maps"] = lambda: (paths.chained(case, inputs), [], [])
-    shared = paths.several_names(patient, style, inputs)
-    findings += shared
-    if not shared:  # they are to be counted when there are as many as there are names
+    known = len(findings)
+    _add(
+        "one name for each map",
+        lambda: (paths.several_names(patient, style, inputs), [], []),
+        findings,
+        tried,
+        not_tried,
+    )
+    if len(findings) == known:  # else they are to be counted when there are as many as there are names
         parts["number of weights"] = lambda: (wiring.counted(case), [], [])
-    parts["large scores"] = lambda: (paths.overflow(case, inputs), [], [])
     parts["other devices"] = lambda: _told(wiring.registration(patient, style, inputs))
     parts["indivisible widths"] = lambda: _told(
         wiring.indivisible(module, case.frame.heads, case.frame.inner[0])
