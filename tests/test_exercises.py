@@ -139,7 +139,7 @@ DOCTORED = Exercise(
 
 def test_where_the_doctor_is_asked_he_names_the_mistake():
     report = examine("attention", DOCTORED, lambda q, k, v: torch.softmax(q @ k.mT, -1) @ v)
-    assert "→ The scores are not divided by sqrt(d_k). Divide the scores by" in str(report)
+    assert "→ The scores are not divided by sqrt(d_k)." in str(report)
     right = examine("attention", DOCTORED, lambda q, k, v: torch.softmax(q @ k.mT / 2, -1) @ v)
     assert right.passed, str(right)
 
