@@ -310,8 +310,8 @@ def _what_is_cut(cut: list[str], live: set[str], roles: dict[str, tuple[int, int
             return "weights detached"
         if all(scores == 1 for scores, _ in jobs):
             return "values detached"
-    short = " ".join(short(n).lower() for n in cut)
-    return "weights detached" if len(cut) == 2 or re.search("q|k", short) else "values detached"
+    names = " ".join(short(n).lower() for n in cut)
+    return "weights detached" if len(cut) == 2 or re.search("q|k", names) else "values detached"
 
 
 def short(name: str) -> str:
