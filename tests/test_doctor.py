@@ -13,7 +13,7 @@ from torch import nn
 from tests.doctor_patients import make
 from tests.test_doctor_function import Module, hidden_where_true, in_numpy, scaled_first
 from utils import attention, efficient
-from utils.doctor import diagnose, species
+from utils.doctor import EXAMINERS, diagnose, species
 from utils.layer import SelfAttentionLayer
 from utils.multihead import MultiHeadAttention
 from utils.positional import LearnedPositions, SinusoidalPositions, sinusoidal_positions
@@ -93,6 +93,16 @@ def test_a_patient_is_left_as_it_was():
     assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
     assert torch.equal(torch.get_rng_state(), state)
     assert F.dropout is dropout
+
+
+def test_a_failure_of_the_doctor_is_not_taken_for_one_of_the_patient(monkeypatch):
+    def fails(*args, **kwargs):
+        raise RuntimeError("no idea")
+
+    monkeypatch.setitem(EXAMINERS, "attention", fails)
+    report = diagnose(make())
+    assert report.faults == ()
+    assert "could not be judged. The doctor himself failed (RuntimeError: no idea)" in report.verdict
 
 
 def run(*arguments):

@@ -62,9 +62,16 @@ def diagnose(thing: Any, kind: str | None = None, **options: Any) -> Report:
     training = thing.training if isinstance(thing, nn.Module) else None
     try:
         with torch.random.fork_rng(devices=[]):  # the caller's random numbers go on untouched
-            return EXAMINERS[kind](
-                thing.eval() if kind == "attention" and training else thing, name, **options
-            )
+            if kind == "attention" and training:
+                thing.eval()
+            return EXAMINERS[kind](thing, name, **options)
+    except (TypeError, ValueError):  # wrong options
+        raise
+    except Exception as error:  # a patient that nobody thought of: say so, and lose nothing else
+        sentence = (
+            f"The doctor himself failed ({type(error).__name__}: {error}); this says nothing of the code."
+        )
+        return Report(name, kind, (Finding("not examined", NOT_SEPARABLE, sentence),))
     finally:
         if training:
             thing.train()

@@ -9,7 +9,7 @@ import numpy as np
 
 FAULT, CONVENTION, NOT_SEPARABLE = "fault", "convention", "not separable"
 # Findings that say: nothing was found out
-UNCLEAR = ("does not run", "not recognised", "no sinusoidal table")
+UNCLEAR = ("does not run", "not recognised", "no sinusoidal table", "not examined")
 
 
 @dataclass(frozen=True)
