@@ -348,6 +348,24 @@ def test_code_that_others_wrote_and_that_is_right():
     assert examine(nn.Sequential(FromTheTutorial(32), nn.LayerNorm(32))).kinds == ()
 
 
+class Angles(nn.Module):
+    """The rotary tables of llama-style code: cosines and sines of the angles, in a tuple."""
+
+    def __init__(self, dim=8):
+        super().__init__()
+        self.register_buffer("inv_freq", 1 / 10000 ** (torch.arange(0, dim, 2).float() / dim))
+
+    def forward(self, x):
+        angles = torch.outer(torch.arange(x.shape[1]).float(), self.inv_freq)
+        return torch.cat([angles] * 2, -1).cos(), torch.cat([angles] * 2, -1).sin()
+
+
+def test_angles_to_rotate_by_are_not_blamed():
+    report = examine(Angles(), "rotary")
+    assert report.faults == (), str(report)
+    assert "could not be judged" in report.verdict
+
+
 def test_sequence_first_is_a_fault_where_batch_first_was_meant():
     module = variant(FAULTS["sequence first"][0])()
     assert examine(module, batch_first=True).kinds == ("sequence first",)

@@ -25,6 +25,7 @@ from utils.doctor.positions.habits import (
 )
 from utils.doctor.positions.notes import TableNotes, depends_on_length, table_or_learned
 from utils.doctor.positions.tables import Code, explain
+from utils.doctor.report import NOT_SEPARABLE, Finding
 
 
 def module(case: TableNotes, patient: Callable, d_model: int | None) -> None:
@@ -51,6 +52,10 @@ def module(case: TableNotes, patient: Callable, d_model: int | None) -> None:
             "concatenated, not added", "The code stands beside the input instead of on top of it."
         )
         y, at_zero = x.numpy() + y[..., f.width :], at_zero[..., f.width :]
+    if y.shape[:-1] == x.shape[:-1] and y.shape != x.shape and np.array_equal(y, at_zero):
+        sentence = f"Input (2, 7, {f.width}) gives {y.shape}, whatever is in it: angles to turn by?"
+        case.add(Finding("not recognised", NOT_SEPARABLE, sentence))
+        return
     if y.shape != x.shape or at_zero.shape != y.shape:
         case.fault("wrong shape", f"Input (2, 7, {f.width}) gives {y.shape}.", "Check the axes of the table.")
         return
