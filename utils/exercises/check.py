@@ -17,8 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from utils.doctor import diagnose
-
 NEAR = 1e-6  # largest difference that counts as equal, relative to the largest number
 
 HELP = {  # part of an error's text -> what usually helps
@@ -88,6 +86,8 @@ def _ask_the_doctor(exercise: Exercise, attempt: Callable) -> list[str]:
     """The doctor's faults, and what to change."""
     if exercise.doctor is None:
         return []
+    from utils.doctor import diagnose  # forty modules that most notebooks need not load
+
     return [f"→ {f.sentence} {f.cure}" for f in diagnose(attempt, **exercise.doctor).faults]
 
 

@@ -17,7 +17,6 @@ from utils.doctor.functions.adapt import Patient, adapt, mask_styles
 from utils.doctor.functions.lineup import (
     SHAPES,
     Case,
-    Shape,
     expected,
     first,
     inputs,
@@ -33,16 +32,14 @@ from utils.doctor.report import CONVENTION, FAULT, NOT_SEPARABLE, Finding, Matri
 NAMES = ("query", "key", "value")
 
 
-def examine(
-    function: Callable, name: str, mask: str | None = None, probes: tuple[Shape, ...] = SHAPES
-) -> Report:
+def examine(function: Callable, name: str, mask: str | None = None) -> Report:
     """What an attention function f(q, k, v, mask?, causal?) does.
 
     mask  what True means in its mask, if it is known: "keep", "hide" or "added"
     """
     start = time.perf_counter()
     try:
-        case = admit(function, probes)
+        case = admit(function)
     except Trouble as trouble:
         return Report(name, "attention function", (_no_answer(trouble),))
     for step in (
@@ -88,10 +85,10 @@ def _no_answer(trouble: Trouble) -> Finding:
     return Finding("does not run", NOT_SEPARABLE, f"It stops: {words_}.", cure)
 
 
-def admit(function: Callable, probes: tuple[Shape, ...]) -> Case:
+def admit(function: Callable) -> Case:
     """Find out how the patient is called, and with which sizes."""
     earlier: Trouble | None = None
-    for shape in probes:
+    for shape in SHAPES:
         try:
             patient = adapt(function, lambda axes, shape=shape: inputs(shape, axes, "plain"))
         except Hangs:
@@ -102,7 +99,7 @@ def admit(function: Callable, probes: tuple[Shape, ...]) -> Case:
             earlier = earlier or trouble
             continue
         case = Case(patient, shape)
-        if shape != probes[0]:
+        if shape != SHAPES[0]:
             what = []
             what += ["n_q = n_k"] if shape.n_q == shape.n_k else []
             what += ["d_v = d_k"] if shape.d_v == 4 else []

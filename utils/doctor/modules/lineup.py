@@ -59,7 +59,8 @@ OUTERS = (
     "no attention",
 )
 ALWAYS = ("no", "right", "upper", "strict upper", "no self", "one ahead")
-STRONG = ("-10000", "-100000", "minus ten thousand added")  # fills that hide, unless scores are as large
+# Fills that hide, unless scores are as large
+STRONG = ("-1000000000", "a billion subtracted", "-10000", "-100000", "minus ten thousand added")
 COUPLES = (("right", "right"), ("view", "view"), ("none", "view"))  # cuts and joins that go together
 CAUSAL_FILLS = ("minus infinity", "-10000", "zero", "-10", "the smallest positive number", "added as 0 and 1")
 CONVENTIONS = {

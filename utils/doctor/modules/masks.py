@@ -16,7 +16,7 @@ from utils.doctor.modules.adapt import ask
 from utils.doctor.modules.case import Case, after
 from utils.doctor.modules.lineup import STRONG, Suspect, reference, same
 from utils.doctor.modules.weights import duplicate, randomise
-from utils.doctor.modules.words import AFTER, TRIANGLES, fill_words
+from utils.doctor.modules.words import said as words_for
 from utils.doctor.report import CONVENTION, FAULT, NOT_SEPARABLE, Finding, Matrices
 
 KINDS = ("boolean", "0 and 1", "whole 0 and 1", "added")
@@ -158,10 +158,8 @@ def _mask_findings(
         if switch == "keep":
             found.append(_polarity(case, name, form))
             continue
-        if switch == "fill":
-            kind, sentence, cure = fill_words(value, f"The mask {name}")
-        elif switch == "when":
-            kind, sentence, cure = AFTER
+        if switch in ("fill", "when"):
+            kind, sentence, cure = words_for(switch, value)
         elif value == "query rows":
             kind, sentence = (
                 "mask on query rows",
@@ -233,7 +231,7 @@ def _weak(case: Case, name: str, form: str, inside: Hypothesis) -> list[Finding]
         if same(answer.output, case.wanted(seen, suspect, keep=keep), 1e-3):
             if fill not in WEAK:
                 return []
-            sentence, cure = fill_words(fill, f"The mask {name}")[1:]
+            _, sentence, cure = words_for("fill", fill)
             shown = f"{name} as {form}; the one token that may be heard has a score of minus some thousands"
             return [Finding("mask fill too weak", FAULT, _dot(sentence), cure, shown)]
     return []
@@ -341,14 +339,11 @@ def _causal_findings(case: Case, name: str, inside: Hypothesis, inputs: tuple[Te
     evidence = (Matrices("weights of the first head", found[0, 0].numpy(), wanted[0, 0].numpy()),)
     said = []
     if inside.causal != "right":
-        kind, what = TRIANGLES[inside.causal]
-        said.append(
-            (kind, f"With {name}=True {what}", "Allow j <= i: torch.ones(n, n).tril() == 1 may attend.")
-        )
+        said.append(words_for("causal", inside.causal))
     if inside.causal_when == "after":
-        said.append(AFTER)
+        said.append(words_for("when", "after"))
     if inside.causal_fill not in ("minus infinity", *STRONG):
-        said.append(fill_words(inside.causal_fill, f"{name}=True"))
+        said.append(words_for("fill", inside.causal_fill))
     return [
         Finding(k, FAULT, _dot(s), c, f"{name}=True, {inputs[0].shape[1]} tokens", evidence)
         for k, s, c in said

@@ -2,48 +2,11 @@
 
 from __future__ import annotations
 
+from utils.doctor.functions.words import finding
 from utils.doctor.hypotheses import SCALES
 from utils.doctor.modules.case import Case
 from utils.doctor.modules.lineup import inside_faults
 
-SCALE_KINDS = {
-    "none": "scale missing",
-    "d_k": "scale 1/d_k",
-    "d_model": "scale 1/d_model",
-}
-SOFTMAX_KINDS = {
-    "none": "no softmax",
-    "sigmoid": "sigmoid instead of softmax",
-    "twice": "softmax twice",
-    "all": "softmax over all pairs",
-    "base 2": "softmax base 2",
-    "sum": "divided by the sum instead of softmax",
-    "squares": "squares instead of softmax",
-}
-TRIANGLES = {
-    "upper": (
-        "causal upper triangle",
-        "a token hears itself and those after it, where it should hear those before it",
-    ),
-    "strict upper": ("causal upper triangle", "a token hears only those after it, not even itself"),
-    "no self": ("causal excludes self", "a token does not hear itself, and the first one nobody"),
-    "one ahead": ("causal sees one ahead", "a token hears the next one, which it should predict"),
-    "ignored": ("causal ignored", "tokens hear those after them although causality was asked for"),
-}
-FILL_KINDS = {
-    "zero": "mask fill near zero",
-    "the smallest positive number": "mask fill near zero",
-    "-1": "mask fill too weak",
-    "-10": "mask fill too weak",
-    "-100": "mask fill too weak",
-    "-1000": "mask fill too weak",
-    "minus ten added": "mask fill too weak",
-    "plus infinity": "mask fill plus infinity",
-    "added as 0 and 1": "mask added as 0/1",
-    "subtracted as 0 and 1": "mask added as 0/1",
-    "drop added as 0 and 1": "mask added as 0/1",
-    "ignored": "mask ignored",
-}
 LAYOUTS: dict[tuple[str, str], tuple[str, str, str]] = {
     ("split", "view"): (
         "heads split by view",
@@ -153,7 +116,7 @@ def scale_words(case: Case) -> tuple[str, str, str]:
     factors = {name: rule(*shaped, h) for name, rule in SCALES.items()}
     if scale not in SCALES:
         factors[scale] = float(scale)
-    kind = SCALE_KINDS.get(scale, f"scale {scale}") if scale in SCALES else "scale wrong"
+    kind = finding("scale", scale).kind
     cure = "Divide the scores by math.sqrt(d_k), the width of one head: k.shape[-1] after the cut."
     if scale == "after softmax":
         return kind, f"The weights, not the scores, are divided by sqrt(d_k) = {d_k**0.5:.3g}.", cure
@@ -183,65 +146,15 @@ def words(case: Case) -> list[tuple[str, str, str]]:
     inside = inside_faults(case.suspect.inside)
     if "scale" in inside:
         found.append(scale_words(case))
-    if "softmax" in inside:
-        found.append(softmax_words(inside["softmax"]))
-    if "roles" in inside:
-        found.append(role_words(inside["roles"]))
-    if "always" in inside:
-        kind, what = TRIANGLES[inside["always"]]
-        found.append(
-            (
-                kind,
-                f"The causal mask that is always on has the wrong shape: {what}",
-                "Allow j <= i: torch.tril(ones(n, n)) == 1 may attend.",
-            )
-        )
+    found += [said(switch, inside[switch]) for switch in ("softmax", "roles", "always") if switch in inside]
     if "causal_fill" in inside:
-        found.append(fill_words(inside["causal_fill"], "The causal mask"))
+        found.append(said("fill", inside["causal_fill"]))
     if "causal_when" in inside:
-        found.append(AFTER)
+        found.append(said("when", "after"))
     return found
 
 
-AFTER = (
-    "mask after softmax",
-    "Weights are set to 0 after softmax and not shared out again: rows sum to less than 1, and hidden "
-    "tokens still "
-    "take their share",
-    "Mask the scores before softmax: scores.masked_fill(~keep, -torch.inf).softmax(-1).",
-)
-
-
-def softmax_words(softmax: str) -> tuple[str, str, str]:
-    """Kind, sentence and cure for shares made in another way than softmax over keys."""
-    kind = SOFTMAX_KINDS.get(softmax, f"softmax over {softmax}")
-    cure = "Take softmax over the last axis of the scores (n_q, n_k): scores.softmax(dim=-1)."
-    return kind, f"Each query should hand out exactly 1 to the keys; here is {kind}", cure
-
-
-def role_words(roles: str) -> tuple[str, str, str]:
-    """Kind, sentence and cure for inputs in the wrong place."""
-    if roles == "key reshaped":
-        return (
-            roles,
-            "Keys are reshaped to (d_k, n), not transposed: their numbers are scrambled",
-            "Use k.transpose(-2, -1).",
-        )
-    return (
-        roles,
-        f"The inputs are in the wrong place: {roles}",
-        "Use each input once: query for q, key for k, value for v.",
-    )
-
-
-def fill_words(fill: str, what: str) -> tuple[str, str, str]:
-    """Kind, sentence and cure for scores that hidden tokens should not have."""
-    kind = FILL_KINDS.get(fill, "mask fill too weak")
-    cure = "Set hidden scores to -torch.inf before softmax: scores.masked_fill(~keep, -torch.inf)."
-    if kind == "mask ignored":
-        return (
-            kind,
-            f"{what} changes nothing",
-            "Assign the result: masked_fill returns a new tensor; masked_fill_ changes in place.",
-        )
-    return kind, f"{what} leaves hidden tokens a score ({fill}), and so a share", cure
+def said(switch: str, value: str) -> tuple[str, str, str]:
+    """Kind, sentence and cure of a habit inside attention: the words are the same as for functions."""
+    found = finding(switch, value)
+    return found.kind, found.sentence, found.cure
