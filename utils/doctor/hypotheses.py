@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from functools import cache
+from functools import cache, lru_cache
 
 import torch
 from torch import Tensor
@@ -131,7 +131,7 @@ def unmasked() -> tuple[Hypothesis, ...]:
     return tuple(sorted(combinations, key=lambda h: len(h.deviations())))
 
 
-@cache
+@lru_cache(maxsize=256)
 def with_mask(base: Hypothesis) -> tuple[Hypothesis, ...]:
     """Everything that a mask may do to this base."""
     found = [
@@ -144,7 +144,7 @@ def with_mask(base: Hypothesis) -> tuple[Hypothesis, ...]:
     return tuple(sorted(found, key=lambda h: len(h.deviations())))
 
 
-@cache
+@lru_cache(maxsize=256)
 def with_causal(base: Hypothesis) -> tuple[Hypothesis, ...]:
     """Everything that a causal flag may do to this base."""
     found = [

@@ -26,7 +26,7 @@ from utils.doctor.functions.lineup import (
     small,
 )
 from utils.doctor.functions.masking import causality, half, masking
-from utils.doctor.hypotheses import FILLS, SCALES, Hypothesis, unmasked
+from utils.doctor.hypotheses import CAUSALS, SCALES, Hypothesis, unmasked, with_causal
 from utils.doctor.report import CONVENTION, FAULT, NOT_SEPARABLE, Finding, Matrices, Report
 
 NAMES = ("query", "key", "value")
@@ -218,15 +218,10 @@ def recognised(case: Case, answers: dict[str, Tensor]) -> Hypothesis | None:
 
 def always_causal(case: Case, answers: dict[str, Tensor]) -> Iterator[Hypothesis]:
     """Some functions are causal without being asked: with one more mistake, or with one in the mask."""
-    triangles = ("right", "no self", "one ahead", "upper", "strict upper", "bottom-right")
-    simple = [h for h in unmasked() if len(h.deviations()) <= 1]
-    found = [replace(h, always=triangle) for triangle in triangles for h in simple]
-    found += [
-        replace(Hypothesis(), always=triangle, causal_fill=fill, causal_when=when)
-        for when, fills in (("before", FILLS), ("after", ("minus infinity",)))
-        for fill in fills
-        for triangle in triangles
-    ]
+    triangles = [triangle for triangle in CAUSALS if triangle != "ignored"]
+    found = [replace(h, always=t) for t in triangles for h in unmasked() if len(h.deviations()) <= 1]
+    masked = [h for h in with_causal(Hypothesis()) if h.causal in triangles]
+    found += [replace(h, always=h.causal, causal="right") for h in masked]
     return line_up(sorted(found, key=lambda h: len(h.deviations())), answers, case)
 
 
@@ -242,8 +237,8 @@ def other_scale(case: Case, answers: dict[str, Tensor]) -> Hypothesis | None:
     if not math.isfinite(error(1.0)):
         return None
     best = min(candidates, key=error)
-    for _ in range(60):  # halve the step around the best
-        step = best * 0.012 * 0.75**_
+    for turn in range(60):  # ever smaller steps around the best
+        step = best * 0.012 * 0.75**turn
         best = min((best - step, best, best + step), key=error)
     h = Hypothesis(scale=repr(best))
     return h if error(best) <= case.near * float(answers["plain"].abs().max()) else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 
 import torch
 from torch import Tensor
@@ -99,7 +99,7 @@ def padding(shape: Shape, axes: int) -> Tensor:
     return keep
 
 
-@cache
+@lru_cache(maxsize=20_000)  # every measured scale is a new hypothesis
 def expected(h: Hypothesis, shape: Shape, axes: int, kind: str, masked: str) -> Tensor | None:
     """What a patient with these habits answers; None where it would stop."""
     q, k, v = inputs(shape, axes, kind)
