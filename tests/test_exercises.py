@@ -6,8 +6,9 @@ import nbformat
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from utils.attention import scaled_dot_product_attention
+from utils.attention import scaled_dot_product_attention, softmax
 from utils.exercises import EXERCISES, check, examine
 from utils.exercises.check import Exercise
 
@@ -25,6 +26,25 @@ RIGHT = {  # other ways to be right than the solution in the notebook
     "01-equal-shares": [
         lambda w: np.exp(-(w[w > 0] * np.log(w[w > 0])).sum()),
         lambda w: float(np.prod([share**-share for share in w if share])),
+    ],
+    "02-head": [
+        lambda x, q, k, v: scaled_dot_product_attention(*(torch.tensor(x @ m) for m in (q, k, v)))[0],
+        lambda x, q, k, v: softmax(x @ (q @ k.T) @ x.T / np.sqrt(k.shape[-1])) @ x @ v,
+    ],
+    "02-linear": [
+        lambda x, weight, bias: torch.nn.functional.linear(*map(torch.tensor, (x, weight, bias))),
+        lambda x, weight, bias: np.einsum("...i,oi->...o", x, weight) + bias,
+    ],
+    "02-count": [
+        lambda m, k, v, bias: sum(p.numel() for w in (k, k, v) for p in nn.Linear(m, w, bias).parameters()),
+        lambda m, k, v, bias: m * k + m * k + m * v + (k + k + v if bias else 0),
+    ],
+    "02-cross": [
+        lambda x, c, q, k, v: scaled_dot_product_attention(*map(torch.tensor, (x @ q, c @ k, c @ v))),
+        lambda x, c, q, k, v: (
+            (w := softmax(x @ q @ np.moveaxis(c @ k, -1, -2) * k.shape[1] ** -0.5)) @ c @ v,
+            w,
+        ),
     ],
 }
 every_exercise = pytest.mark.parametrize("name", EXERCISES)
@@ -77,7 +97,10 @@ def notebooks(request):
 TOY = Exercise(
     right=lambda x: x + 1.0,
     cases={"two numbers": (np.array([1.0, 2.0]),), "one": (np.array([0.0]),)},
-    mistakes={"You subtract.": lambda x: x - 1.0},
+    mistakes={
+        "You subtract.": lambda x: x - 1.0,
+        "Is there always a number 1?": lambda x: x + 1.0 if len(x) == 2 else x[5],
+    },
 )
 
 
@@ -116,8 +139,10 @@ def stops(x):
         (lambda x: x + np.ones(3), "→ The shapes do not fit."),
         (lambda x: y, "→ Is the name spelled as in the line with def?"),  # noqa: F821
         (lambda x: x * OUTSIDE, "→ Your code uses `OUTSIDE`, which is none of its arguments"),
+        (lambda x: x + 1.0 if len(x) == 2 else x[7], "index 7 is out of bounds"),
         (stops, 'your code stops at `raise ValueError("no idea")` with ValueError: no idea'),
         (42, "hand over the function itself, not int"),
+        (lambda x: (x + 1.0)[:, None].T[0] if len(x) == 2 else x[5], "→ Is there always"),
         (lambda x: x + 1.0 if len(x) == 2 else x, "✓ two numbers: exactly equal"),
         (lambda x: x + 1.0 if len(x) == 2 else x, "✗ one: 1 of 1 numbers differ"),
         (lambda x: x + 1.0 if len(x) == 2 else x, "toy: 1 of 2 cases right"),

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import re
 import warnings
 
 import numpy as np
@@ -10,8 +11,9 @@ from matplotlib import rc_context, rcParams
 from PIL import Image
 
 from utils import plots
-from utils.plots import INK, KEY, PALE, QUERY, Bars, Heatmap, figure, picture, show
+from utils.plots import INK, KEY, PALE, QUERY, Bars, Heatmap, figure, lay_out, picture, show
 from utils.png import to_png
+from utils.products import Products
 
 
 def pixels(fig):
@@ -221,3 +223,57 @@ def test_a_readers_own_matplotlib_settings_stay_out_and_come_back():
         assert dict(rcParams) == mine
     assert panel_colour != (1, 0, 0, 1)
     assert pixels(fig).shape == (380, 380, 4)
+
+
+def products(n=2, d=3, m=2):
+    left, right = np.arange(n * d).reshape(n, d) - 2.0, np.ones((d, m))
+    return [{"X": left, "W": right, "Q": left @ right}]
+
+
+def test_products_are_drawn_to_scale_each_on_its_own_colours():
+    panel = Products("", [(4, 6, 5)])
+    fig = figure([panel])
+    assert panel.update(products()) is False
+    paper = panel.cells.colours
+    assert (paper != 255).any(-1).sum() == 2 * 3 + 3 * 2 + 2 * 2  # 0, too, is a shade off the paper's white
+    assert [text for *_, text, _ in panel.labels.items] == ["X  2 × 3", "W  3 × 2", "Q  2 × 2", "@", "="]
+    edges = [path.get_extents() for path in panel.edges.get_paths()]
+    assert [(round(e.width), round(e.height)) for e in edges] == [(3, 2), (2, 3), (2, 2)]
+    x, q = edges[0], edges[2]
+    blue, red = (
+        paper[round(x.ymin + 0.5), round(x.xmin + 0.5)],
+        paper[round(q.ymax - 0.5), round(q.xmin + 0.5)],
+    )
+    assert blue[2] > blue[0] and red[0] > red[2]
+    pixels(fig)
+
+
+@pytest.mark.parametrize(
+    ("shown", "words"),
+    [
+        ([], "there is room for 1 products, not 0"),
+        (products(n=5), "X (5, 3), W (3, 2), Q (5, 2) find no room"),
+        (products(d=7), "with n, d, m up to (4, 6, 5)"),
+        (
+            [{"X": np.ones((2, 3)), "W": np.ones((2, 3)), "Q": np.ones((2, 3))}],
+            "are no left @ right = result",
+        ),
+        ([{"X": np.ones((2, 3)), "W": np.ones((3, 2))}], "are no left @ right = result"),
+        ([{"X": np.ones(3), "W": np.ones((3, 2)), "Q": np.ones(2)}], "are no left @ right = result"),
+    ],
+)
+def test_products_that_do_not_fit_are_refused_in_words(shown, words):
+    panel = Products("", [(4, 6, 5)])
+    figure([panel])
+    with pytest.raises(ValueError, match=re.escape(words)):
+        panel.update(shown)
+
+
+def test_panels_may_lie_in_a_mosaic():
+    left, upper, lower = Heatmap(), Heatmap(), Bars(name="share of the squares")
+    fig = figure([left, upper, lower], mosaic="AB;AC", heights=[3, 1])
+    left.update(np.eye(2), "ab"), upper.update(np.eye(2), "ab"), lower.update(np.array([1.0, 0.0]), "ab")
+    lay_out(fig)
+    assert left.ax.get_position().x1 < upper.ax.get_position().x0
+    assert lower.ax.get_position().y1 < upper.ax.get_position().y0
+    assert lower.ax.get_xlabel() == "share of the squares"

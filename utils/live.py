@@ -40,6 +40,7 @@ class LiveFigure:
     panels    name -> panel, drawn side by side
     controls  name -> Choice; one may depend on those before it
     width, height  of the picture in inches (100 pixels each)
+    arrangement  where the panels lie, if not side by side: what plots.figure takes (mosaic, widths, heights)
 
     Each control is an attribute (fig.seq_len), as are fig.image and fig.sentence.
     `fig.redraw()` draws now, with or without a running kernel. Whatever `draw` raises is
@@ -53,9 +54,10 @@ class LiveFigure:
         controls: Mapping[str, Choice],
         width: float = 8.0,
         height: float = 3.8,
+        **arrangement: Any,
     ) -> None:
         self._draw, self._panels, self._choices = with_own_globals(draw), dict(panels), dict(controls)
-        self._figure = plots.figure(list(panels.values()), width, height)
+        self._figure = plots.figure(list(panels.values()), width, height, **arrangement)
         self._background: Any = None
         self._wishes = {name: choice.start for name, choice in controls.items()}
         self._adjusting, self._last_draw = False, 0.0

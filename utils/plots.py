@@ -157,17 +157,17 @@ class Heatmap:
 
 
 class Bars:
-    """A row of shares as horizontal bars, the first token on top, each with its number."""
+    """A row of shares as horizontal bars, the first on top, each with its number; `name` says of what."""
 
-    def __init__(self, title: str = "", limit: float = 1.0) -> None:
-        self.title, self.limit = title, limit
+    def __init__(self, title: str = "", limit: float = 1.0, name: str = "share of attention") -> None:
+        self.title, self.limit, self.name = title, limit, name
         self.labels: tuple = ()
 
     def attach(self, ax: Axes) -> None:
         """Draw the frame and create what moves."""
         _attach_once(self)
         self.ax = ax
-        ax.set(title=self.title, xlabel="share of attention", xlim=(0, 1.15 * self.limit))
+        ax.set(title=self.title, xlabel=self.name, xlim=(0, 1.15 * self.limit))
         ax.set_xticks(np.linspace(0, self.limit, 6))
         ax.tick_params(axis="y", length=0)
         self.bars = ax.add_collection(PolyCollection([]), autolim=False)
@@ -211,13 +211,27 @@ def _numbered(lengths: np.ndarray, count: int, mark: int | None) -> list[int]:
     return chosen
 
 
-def figure(panels: Sequence[Panel], width: float = 8.0, height: float = 3.8, dpi: int = 100) -> Figure:
-    """An empty figure (inches) with the panels side by side, on a canvas of its own."""
+def figure(
+    panels: Sequence[Panel],
+    width: float = 8.0,
+    height: float = 3.8,
+    mosaic: str = "",
+    widths: Sequence[float] | None = None,
+    heights: Sequence[float] | None = None,
+    dpi: int = 100,
+) -> Figure:
+    """An empty figure (inches) with the panels side by side, on a canvas of its own.
+
+    mosaic           where they lie instead, A being the first panel: "AB;AC" puts B above C, both beside A
+    widths, heights  how columns and rows of the mosaic share the figure; equally, if left out
+    """
+    letters = "ABCDEFGH"[: len(panels)]
     with style():
         fig = Figure(figsize=(width, height), dpi=dpi, layout="constrained")
         FigureCanvasAgg(fig)
-        for panel, ax in zip(panels, fig.subplots(1, len(panels), squeeze=False)[0], strict=True):
-            panel.attach(ax)
+        axes = fig.subplot_mosaic(mosaic or letters, width_ratios=widths, height_ratios=heights)
+        for panel, letter in zip(panels, letters, strict=True):
+            panel.attach(axes[letter])
     return fig
 
 

@@ -2,8 +2,9 @@
 
 from utils.exercises.check import Exercise, Report, examine
 from utils.exercises.notebook_01 import EXERCISES as NOTEBOOK_01
+from utils.exercises.notebook_02 import EXERCISES as NOTEBOOK_02
 
-EXERCISES = {**NOTEBOOK_01}
+EXERCISES = {**NOTEBOOK_01, **NOTEBOOK_02}
 
 __all__ = ["EXERCISES", "Exercise", "Report", "check"]
 

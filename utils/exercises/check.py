@@ -68,7 +68,10 @@ def examine(name: str, exercise: Exercise, attempt: Callable) -> Report:
         except NotImplementedError:
             return Report(False, (f"{name}: not attempted yet",))
         except Exception as error:
-            return Report(False, (*lines, f"✗ {case}: {_stop(error, attempt)}", *_help(error)))
+            results[case] = error
+            lines.append(f"✗ {case}: {_stop(error, attempt)}")
+            advice = _diagnoses(exercise, results) or _help(error)
+            return Report(False, (*lines, *advice))
         if any(_differs(g, a) for g, a in zip(given, arguments, strict=True)):
             return Report(False, (*lines, f"✗ {case}: your code changes its input; work on a copy"))
         wanted = exercise.right(*arguments)
@@ -116,14 +119,28 @@ def _from_outside(attempt: Callable) -> list[str]:
 
 
 def _diagnoses(exercise: Exercise, results: dict[str, Any]) -> list[str]:
-    """The known mistakes that give the same results, case by case."""
+    """The known mistakes that give the same results, case by case, and stop where and as the attempt does."""
     found = []
     for words, mistake in exercise.mistakes.items():
-        with np.errstate(all="ignore"):
-            made = {case: mistake(*arguments) for case, arguments in exercise.cases.items()}
-        if not any(_compare(results[case], made[case]) for case in made):
+        made = {case: _made(mistake, exercise.cases[case]) for case in results}
+        if all(_alike(result, made[case]) for case, result in results.items()):
             found.append(f"→ {words}")
     return found
+
+
+def _made(mistake: Callable, arguments: tuple) -> Any:
+    try:
+        with np.errstate(all="ignore"):
+            return mistake(*arguments)
+    except Exception as error:
+        return error
+
+
+def _alike(found: Any, made: Any) -> bool:
+    """The same numbers, or the same error."""
+    if isinstance(found, Exception) or isinstance(made, Exception):
+        return repr(found) == repr(made)
+    return not _compare(found, made)
 
 
 def _compare(found: Any, wanted: Any) -> str:

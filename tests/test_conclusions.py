@@ -1,0 +1,28 @@
+"""What a notebook concludes from one random start holds for five."""
+
+from pathlib import Path
+
+import nbformat
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SEEDS = range(5)
+
+
+def names_of(number, *markers):
+    """What a notebook's imports and the cells that contain these markers define."""
+    notebook = nbformat.read(next((ROOT / "notebooks").glob(f"{number}_*.ipynb")), as_version=4)
+    sources = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+    names = {}
+    for marker in ("import numpy as np", *markers):
+        (source,) = [source for source in sources[1:] if marker in source]
+        exec(source, names)
+    return names
+
+
+def test_one_matrix_cannot_look_round_a_ring_two_can():
+    names = names_of("02", "def learn(tied")
+    for seed in SEEDS:
+        shares = {tied: names["learn"](tied, seed)[range(3), names["following"]] for tied in (True, False)}
+        assert shares[False].min() > 0.999
+        assert shares[True].max() == pytest.approx(1 / 3, abs=1e-3)

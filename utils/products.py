@@ -1,0 +1,87 @@
+"""Matrix products drawn to scale: every number is one little square, so that shapes can be seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+
+from utils.artists import Cells, Numbers
+from utils.plots import FAINT, INK, SIGNED
+
+LABEL = 8  # squares above a matrix, for its name and shape
+GAP = 7  # squares between two matrices, for @ and =
+
+
+class Products:
+    """A few products `left @ right = result`, one below the other, all to one scale.
+
+    largest  for each product the largest (rows, inner, columns) that it will have: (n, d, m) for
+             (n, d) @ (d, m) = (n, m). The room is kept free, so that matrices visibly grow and shrink.
+
+    Colours run from blue (negative) to red (positive), each matrix on a scale of its own.
+    """
+
+    def __init__(self, title: str, largest: Sequence[tuple[int, int, int]]) -> None:
+        self.title, self.largest = title, tuple(largest)
+        rows, inner, columns = np.array(largest).T
+        self.tops = np.cumsum([0, *(LABEL + np.maximum(rows, inner))])  # of each product, and the end
+        self.lefts = 1 + np.cumsum([0, max(inner) + GAP, max(columns) + GAP, max(columns)])  # and a margin
+
+    def attach(self, ax: Axes) -> None:
+        """Draw the frame and create what moves."""
+        self.ax = ax
+        ax.set(title=self.title, xlim=(-0.5, self.lefts[-1] + 0.5), ylim=(self.tops[-1] + 0.5, -0.5))
+        ax.set_axis_off()
+        ax.set_aspect("equal")
+        self.cells, self.labels = ax.add_artist(Cells()), ax.add_artist(Numbers(align="left", size=8))
+        self.edges = ax.add_collection(
+            PolyCollection([], facecolor="none", edgecolor=FAINT, linewidth=0.8), autolim=False
+        )
+        self.moving: list[Artist] = [self.cells, self.edges, self.labels]
+
+    def update(self, products: Sequence[Mapping[str, np.ndarray]]) -> bool:
+        """Show products, each as its three matrices by name, in the order left, right, result.
+
+        Raises ValueError where shapes do not multiply or find no room. The frame never changes: False.
+        """
+        if len(products) != len(self.largest):
+            raise ValueError(f"there is room for {len(self.largest)} products, not {len(products)}")
+        paper = np.full((self.tops[-1] + 1, self.lefts[-1] + 1, 4), 255, np.uint8)
+        edges, labels = [], []
+        for top, product, largest in zip(self.tops, products, self.largest, strict=False):
+            matrices = [np.asarray(m, dtype=float) for m in product.values()]
+            _check(product, matrices, largest)
+            for left, name, matrix in zip(self.lefts, product, matrices, strict=False):
+                (n, m), y = matrix.shape, top + LABEL
+                paper[y : y + n, left : left + m] = _colours(matrix)
+                low, high, right = y - 0.5, y + n - 0.5, left + m - 0.5
+                edges.append([(left - 0.5, low), (right, low), (right, high), (left - 0.5, high)])
+                labels.append((left - 0.5, y - 3.2, f"{name}  {n} × {m}", INK))
+            for left, sign in zip(self.lefts[1:], "@=", strict=False):
+                labels.append((left - GAP / 2 - 1.8, top + LABEL + len(matrices[0]) / 2, sign, INK))
+        self.cells.show(paper)
+        self.edges.set_verts(edges)
+        self.labels.show(labels)
+        return False
+
+
+def _check(product: Mapping[str, np.ndarray], matrices: list[np.ndarray], largest: tuple) -> None:
+    """Raise ValueError if the three are no product, or a larger one than there is room for."""
+    shapes = [m.shape for m in matrices]
+    told = ", ".join(f"{name} {shape}" for name, shape in zip(product, shapes, strict=True))
+    fits = len(shapes) == 3 and all(len(shape) == 2 for shape in shapes)
+    if not fits or shapes[0][1] != shapes[1][0] or shapes[2] != (shapes[0][0], shapes[1][1]):
+        raise ValueError(f"{told} are no left @ right = result")
+    if any(n > most for n, most in zip((*shapes[0], shapes[1][1]), largest, strict=True)):
+        raise ValueError(f"{told} find no room: it is for (n, d) @ (d, m) with n, d, m up to {largest}")
+
+
+def _colours(matrix: np.ndarray) -> np.ndarray:
+    """(rows, columns, 4) uint8: 0 is white, the largest number of this matrix is darkest."""
+    size = np.nan_to_num(np.abs(matrix)).max() or 1.0
+    return colormaps[SIGNED](0.5 + matrix / size / 2, bytes=True)
