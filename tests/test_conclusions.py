@@ -21,7 +21,7 @@ def names_of(number, *markers):
 
 
 def test_one_matrix_cannot_look_round_a_ring_two_can():
-    names = names_of("02", "def learn(tied")
+    names = names_of("02", "def vectors", "def learn(tied")
     for seed in SEEDS:
         shares = {tied: names["learn"](tied, seed)[range(3), names["following"]] for tied in (True, False)}
         assert shares[False].min() > 0.999

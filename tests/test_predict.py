@@ -24,7 +24,9 @@ def test_a_question_answers_every_choice(name):
         assert asked.answer.value == ""
         asked.buttons.index = chosen
         right = chosen == question["answer"]
-        assert asked.answer.value.startswith(f'<p aria-live="polite">{"Yes." if right else "No: "}')
+        assert asked.answer.value.startswith(
+            f'<p aria-live="polite">{"Yes." if right else "Not quite. The answer: "}'
+        )
         assert question["reason"].split()[0] in asked.answer.value
 
 

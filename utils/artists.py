@@ -69,9 +69,14 @@ class Numbers(Artist):
 @lru_cache(maxsize=4096)
 def _stamp(text: str, colour: str, height: int) -> np.ndarray:
     """A piece of text as (h, w, 4) RGBA pixels, bottom row first, as Agg wants its images."""
-    mask = ImageFont.truetype(findfont("DejaVu Sans"), height).getmask(text)
+    mask = _font(height).getmask(text)
     alpha = np.array(mask, np.uint8).reshape(mask.size[::-1])[::-1]
     pixels = np.empty((*alpha.shape, 4), np.uint8)
     pixels[..., :3] = np.round(255 * np.array(to_rgb(colour)))
     pixels[..., 3] = alpha
     return pixels
+
+
+@lru_cache
+def _font(height: int) -> ImageFont.FreeTypeFont:
+    return ImageFont.truetype(findfont("DejaVu Sans"), height)

@@ -48,7 +48,7 @@ class Prediction:
             return
         _first_choices.setdefault(self.name, change["new"])
         right = change["new"] == self.question["answer"]
-        verdict = "Yes." if right else f"No: {self._right_choice()}."
+        verdict = "Yes." if right else f"Not quite. The answer: {self._right_choice()}."
         told = html.escape(f"{verdict} {self.question['reason']}")
         self.answer.value = f'<p aria-live="polite">{told}</p>'
 

@@ -14,6 +14,7 @@ from utils.artists import Cells, Numbers
 from utils.plots import FAINT, INK, SIGNED
 
 LABEL = 8  # squares above a matrix, for its name and shape
+PALETTE = colormaps[SIGNED]  # once: matplotlib copies it each time it is asked for
 GAP = 7  # squares between two matrices, for @ and =
 
 
@@ -84,4 +85,4 @@ def _check(product: Mapping[str, np.ndarray], matrices: list[np.ndarray], larges
 def _colours(matrix: np.ndarray) -> np.ndarray:
     """(rows, columns, 4) uint8: 0 is white, the largest number of this matrix is darkest."""
     size = np.nan_to_num(np.abs(matrix)).max() or 1.0
-    return colormaps[SIGNED](0.5 + matrix / size / 2, bytes=True)
+    return PALETTE(0.5 + matrix / size / 2, bytes=True)

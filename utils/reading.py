@@ -47,7 +47,12 @@ def _word(tokens: Sequence[str], place: int) -> str:
 
 
 def trace_weight(
-    query: np.ndarray, keys: np.ndarray, key: int, divisor: float, names: tuple[str, str] = ("q", "k")
+    query: np.ndarray,
+    keys: np.ndarray,
+    key: int,
+    divisor: float,
+    names: tuple[str, str] = ("q", "k"),
+    allowed: np.ndarray | None = None,
 ) -> list[str]:
     """The arithmetic behind one attention weight, a line per step.
 
@@ -56,18 +61,22 @@ def trace_weight(
     key      which of them
     divisor  what dot products are divided by: a temperature, or sqrt(d_k)
     names    how to call the query and the key
+    allowed  (n,) booleans: which keys the query may attend to, at least one; all, if left out
     """
     query, keys = np.asarray(query, dtype=float), np.asarray(keys, dtype=float)
+    allowed = np.ones(len(keys), bool) if allowed is None else np.asarray(allowed, dtype=bool)
     dots = (keys * query).sum(axis=-1)
     scores = dots / divisor
-    top = scores.max() if np.abs(scores).max() > LARGE else 0.0  # e to a large power is inf or 0
-    exps = np.exp(scores - top)
-    power = f"{scores[key]:.4g}" if top == 0 else f"{scores[key]:.4g} - {top:.4g}"
+    top = scores[allowed].max() if np.abs(scores).max() > LARGE else 0.0  # e to a large power is inf or 0
+    masked = np.where(allowed, scores, -np.inf)
+    exps = np.exp(masked - top)
+    power = f"{masked[key]:.4g}" if top == 0 else f"{masked[key]:.4g} - {top:.4g}"
     products = _sum([f"{q:g}×{k:g}" for q, k in _few(query, keys[key])], len(query))
     total = _sum([f"{e:.4g}" for (e,) in _few(exps)], len(exps))
     return [
         f"dot product   {names[0]} · {names[1]} = {products} = {dots[key]:.6g}",
         f"divided       {dots[key]:.6g} / {divisor:.4g} = {scores[key]:.4g}",
+        *([] if allowed[key] else ["masked        the score becomes minus infinity"]),
         f"exp           exp({power}) = {exps[key]:.4g}",
         f"share         {exps[key]:.4g} / ({total}) "
         f"= {exps[key]:.4g} / {exps.sum():.4g} = {_share(exps[key] / exps.sum())}",
@@ -76,7 +85,7 @@ def trace_weight(
 
 def _share(share: float) -> str:
     """Three decimals, but never 0.000: softmax gives every finite score something."""
-    return f"{share:.3f}" if share >= 0.001 else f"{share:.2g}"
+    return f"{share:.3f}" if share >= 0.001 or share == 0 else f"{share:.2g}"
 
 
 def _few(*columns: np.ndarray) -> list[tuple[float, ...]]:

@@ -8,6 +8,7 @@ it stopped, and what usually helps.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import linecache
 import traceback
@@ -16,13 +17,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 NEAR = 1e-6  # largest difference that counts as equal, relative to the largest number
 
 HELP = {  # part of an error's text -> what usually helps
     "could not be broadcast": "The shapes do not fit. Does a sum or a maximum lack keepdims=True?",
     "axis 1 is out of bounds": "There may be a single row: count the axis from the end, axis=-1.",
+    "must match the size of tensor": "The shapes do not fit. Does a mask or a sum lack an axis of size 1?",
+    "mat1 and mat2 shapes": "A product (a, b) @ (c, d) needs b = c. Transpose one of them, as in q @ k.mT.",
+    "expected size": "A product (a, b) @ (c, d) needs b = c. Transpose one of them, as in q @ k.mT.",
+    "only supports boolean masks": "`~mask` turns booleans over; let the mask hold True and False.",
     "matmul: Input operand 1": "A product (a, b) @ (c, d) needs b = c. Transpose one of them, as in x @ x.T.",
+    "axes don't match array": "numpy's transpose wants all axes; swapaxes(-1, -2) exchanges the last two.",
     "is not defined": "Is the name spelled as in the line with def?",
     "positional argument": "Keep the line with def as it was: the check calls the function that way.",
 }
@@ -61,7 +68,7 @@ def examine(name: str, exercise: Exercise, attempt: Callable) -> Report:
         return Report(False, (f"{name}: hand over the function itself, not {type(attempt).__name__}",))
     results, lines = {}, []
     for case, arguments in exercise.cases.items():
-        given = tuple(np.copy(a) if isinstance(a, np.ndarray) else a for a in arguments)
+        given = copy.deepcopy(arguments)
         try:
             with np.errstate(all="ignore"):  # overflow is what some cases are about
                 results[case] = attempt(*given)
@@ -70,9 +77,9 @@ def examine(name: str, exercise: Exercise, attempt: Callable) -> Report:
         except Exception as error:
             results[case] = error
             lines.append(f"✗ {case}: {_stop(error, attempt)}")
-            advice = _diagnoses(exercise, results) or _help(error)
+            advice = _diagnoses(exercise, results) or _from_outside(attempt) or _help(error)
             return Report(False, (*lines, *advice))
-        if any(_differs(g, a) for g, a in zip(given, arguments, strict=True)):
+        if any(_changed(g, a) for g, a in zip(given, arguments, strict=True)):
             return Report(False, (*lines, f"✗ {case}: your code changes its input; work on a copy"))
         wanted = exercise.right(*arguments)
         problem = _compare(results[case], wanted)
@@ -114,7 +121,7 @@ def _from_outside(attempt: Callable) -> list[str]:
     return [
         f"→ Your code uses `{name}`, which is none of its arguments: a cell further up made it."
         for name, value in inspect.getclosurevars(attempt).globals.items()
-        if isinstance(value, np.ndarray | np.generic | int | float | list)
+        if isinstance(value, np.ndarray | np.generic | Tensor | int | float | list)
     ]
 
 
@@ -168,9 +175,13 @@ def _compare(found: Any, wanted: Any) -> str:
     worst = np.unravel_index(gap.argmax(), wanted.shape)
     where = f" at {[int(i) for i in worst]}" if wanted.ndim else ""
     digits = next(d for d in (4, 8, 17) if f"{found[worst]:.{d}g}" != f"{wanted[worst]:.{d}g}")
-    return (
+    digits = max(digits, len(f"{wanted[worst]:.0f}"))  # a large whole number is written out
+    differ = (
         f"{np.count_nonzero(gap > _rounding(wanted))} of {found.size} numbers differ, most of all{where}: "
-        f"found {found[worst]:.{digits}g}, but it should be {wanted[worst]:.{digits}g}"
+    )
+    return (
+        f"{differ if wanted.ndim else ''}found {found[worst]:.{digits}g}, "
+        f"but it should be {wanted[worst]:.{digits}g}"
     )
 
 
@@ -186,6 +197,10 @@ def _numbers(found: Any) -> np.ndarray:
     """Whatever holds real numbers (array, tensor, list, number) as an array of float64."""
     found = np.asarray(found.detach() if hasattr(found, "detach") else found)
     return found.astype(float, casting="same_kind" if found.dtype.kind in "cSU" else "unsafe")
+
+
+def _changed(given: Any, argument: Any) -> bool:
+    return isinstance(argument, np.ndarray | Tensor) and _differs(given, argument)
 
 
 def _differs(found: Any, wanted: Any) -> bool:

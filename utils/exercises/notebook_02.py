@@ -65,6 +65,10 @@ EXERCISES = {
             "You mix the words themselves: the values x @ W_v are missing.": lambda x, q, k, v: (
                 softmax(x @ q @ (x @ k).T / q.shape[1] ** 0.5) @ x
             ),
+            "Values are made with the keys' matrix: use W_v.": lambda x, q, k, v: _head(x, q, k, k),
+            "The weights are divided, after the softmax: rows no longer add up to 1. Divide the scores.": (
+                lambda x, q, k, v: softmax(x @ q @ (x @ k).T) / q.shape[1] ** 0.5 @ (x @ v)
+            ),
             "Columns add up to 1, not rows: softmax goes along the last axis.": lambda x, q, k, v: (
                 softmax(x @ q @ (x @ k).T / q.shape[1] ** 0.5, dim=0) @ (x @ v)
             ),
@@ -120,6 +124,12 @@ EXERCISES = {
             "A bias is one vector per matrix, not one number.": lambda m, k, v, bias: (
                 _count(m, k, v, False) + 3 * bias
             ),
+            "Each matrix has its own bias: d_k numbers, d_k, and d_v.": lambda m, k, v, bias: (
+                _count(m, k, v, False) + (k + v) * bias
+            ),
+            "True counts as 1 only: the biases are 2 d_k + d_v numbers.": lambda m, k, v, bias: (
+                _count(m, k, v, False) + bias
+            ),
         },
     ),
     "02-cross": Exercise(
@@ -159,6 +169,13 @@ EXERCISES = {
             "Columns add up to 1, not rows: softmax goes along the last axis.": lambda x, c, q, k, v: (
                 (w := softmax(x @ q @ _turned(c @ k) / q.shape[1] ** 0.5, dim=-2)) @ (c @ v),
                 w,
+            ),
+            "Outputs first, then weights.": lambda x, c, q, k, v: _cross(x, c, q, k, v)[::-1],
+            "You divide by sqrt(d_model), the width of the words; d_k is the width of a query.": (
+                lambda x, c, q, k, v: (
+                    (w := softmax(x @ q @ _turned(c @ k) / x.shape[-1] ** 0.5)) @ (c @ v),
+                    w,
+                )
             ),
             "These are the scores beside the outputs; return the weights, after the softmax.": (
                 lambda x, c, q, k, v: (_cross(x, c, q, k, v)[0], x @ q @ _turned(c @ k) / q.shape[1] ** 0.5)

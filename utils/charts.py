@@ -1,0 +1,107 @@
+"""Two more panels: how often values occur, and how something grows with a size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from utils.plots import KEY, QUERY, VALUE
+
+COLOURS = (KEY, QUERY, VALUE)
+
+
+class Histogram:
+    """How often values occur: one bar per unit of width, from -limit to limit.
+
+    What lies outside is counted in the outermost bars. `top` is the largest share that fits.
+    """
+
+    def __init__(self, title: str = "", limit: int = 40, name: str = "score", top: float = 0.5) -> None:
+        self.title, self.limit, self.name, self.top = title, limit, name, top
+
+    def attach(self, ax: Axes) -> None:
+        """Draw the frame and create what moves."""
+        self.ax = ax
+        ax.set(title=self.title, xlabel=self.name, ylabel="share")
+        ax.set(xlim=(-self.limit - 0.5, self.limit + 0.5), ylim=(0, self.top))
+        self.bars = ax.add_collection(PolyCollection([], facecolor=KEY), autolim=False)
+        self.moving: list[Artist] = [self.bars]
+
+    def update(self, values: np.ndarray) -> bool:
+        """Show any number of finite values. The frame never changes: False."""
+        rounded = np.clip(np.rint(np.asarray(values, dtype=float).ravel()), -self.limit, self.limit)
+        places, counts = np.unique(rounded, return_counts=True)
+        heights = np.minimum(counts / max(1, len(rounded)), self.top)
+        self.bars.set_verts(
+            [
+                [(x - 0.5, 0), (x - 0.5, h), (x + 0.5, h), (x + 0.5, 0)]
+                for x, h in zip(places, heights, strict=True)
+            ]
+        )
+        return False
+
+
+class Curves:
+    """A few lines over sizes that double, and a point that moves along one of them.
+
+    x      the sizes, n of them       lines  the lines' names, for the legend
+    names  of the two axes            limit  top of the vertical axis
+    log    whether the vertical axis is logarithmic; then `limit` is (lowest, highest)
+    """
+
+    def __init__(
+        self,
+        x: Sequence[float],
+        lines: Sequence[str],
+        names: tuple[str, str] = ("", ""),
+        limit: float | tuple[float, float] = 1.0,
+        title: str = "",
+    ) -> None:
+        self.x, self.names, self.lines, self.limit, self.title = list(x), names, list(lines), limit, title
+
+    def attach(self, ax: Axes) -> None:
+        """Draw the frame and create what moves."""
+        self.ax = ax
+        ax.set(title=self.title, xlabel=self.names[0], ylabel=self.names[1])
+        ax.set_xscale("log", base=2)
+        ax.xaxis.set_major_locator(FixedLocator(self.x[:: -(-len(self.x) // 6)]))
+        ax.xaxis.set_minor_locator(NullLocator())
+        ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        ax.set_xlim(self.x[0] / 1.2, self.x[-1] * 1.2)
+        if isinstance(self.limit, tuple):
+            ax.set_yscale("log")
+            ax.set_ylim(*self.limit)
+        else:
+            ax.set_ylim(0, self.limit)
+        self.drawn = [
+            ax.add_line(Line2D(self.x, [np.nan] * len(self.x), color=colour, lw=1.5, label=name))
+            for name, colour in zip(self.lines, COLOURS, strict=False)
+        ]
+        self.point = ax.add_line(Line2D([], [], marker="o", ms=8, mfc="white", mew=2, ls="none"))
+        ax.legend(handles=self.drawn, frameon=False, fontsize=8, loc="best")
+        self.moving: list[Artist] = [*self.drawn, self.point]
+
+    def update(self, values: Sequence[Sequence[float]], mark: tuple[int, int] | None = None) -> bool:
+        """Show the lines' heights, (lines, n); mark = (line, place) puts the point. The frame stays: False.
+
+        Raises ValueError where there are more or fewer heights than places.
+        """
+        heights = np.asarray(values, dtype=float)
+        if heights.shape != (len(self.lines), len(self.x)):
+            raise ValueError(
+                f"{heights.shape} heights do not fit {len(self.lines)} lines of {len(self.x)} points"
+            )
+        for line, height in zip(self.drawn, heights, strict=True):
+            line.set_ydata(height)
+        self.point.set_visible(mark is not None)
+        if mark is not None:
+            line, place = mark
+            self.point.set_data([self.x[place]], [heights[line, place]])
+            self.point.set_markeredgecolor(COLOURS[line])
+        return False
