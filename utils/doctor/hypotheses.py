@@ -6,8 +6,9 @@ gives the same numbers is what the patient does. Everything here is wrong on pur
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from functools import cache, lru_cache
 
@@ -50,51 +51,88 @@ SCALES: dict[str, Callable[[Tensor, Tensor, Tensor, int], float]] = {
     "d_k^(1/4)": lambda q, k, v, h: k.shape[-1] ** -0.25,
     "after softmax": lambda q, k, v, h: 1.0,
 }
-SOFTMAXES = (
-    "keys",
-    "queries",
-    "heads",
-    "batch",
-    "all",
-    "none",
-    "sigmoid",
-    "twice",
-    "base 2",
-    "sum",
-    "squares",
-    "sums of other rows",
-    "everything",
-    "logarithm",
-)
-ROLES = (
-    "right",
-    "key reshaped",
-    "query and key swapped",
-    "key for value",
-    "query for value",
-    "value for key",
-    "query for key",
-    "key for query",
-    "key and value swapped",
-)
+
+
+def _by_sums_of_other_rows(scores: Tensor) -> Tensor:
+    """As without keepdims: the sums of rows are laid along the columns."""
+    exps = (scores - scores.amax((-2, -1), keepdim=True)).exp()
+    return exps / exps.sum(-1)[..., None, :]
+
+
+# What scores are shared out over, or by what else: name -> scores -> weights
+SOFTMAXES: dict[str, Callable[[Tensor], Tensor]] = {
+    "keys": lambda s: s.softmax(-1),
+    "queries": lambda s: s.softmax(-2),
+    "heads": lambda s: s.softmax(1),
+    "batch": lambda s: s.softmax(0),
+    "all": lambda s: s.flatten(-2).softmax(-1).view_as(s),
+    "none": lambda s: s,
+    "sigmoid": torch.sigmoid,
+    "twice": lambda s: s.softmax(-1).softmax(-1),
+    "base 2": lambda s: (s * math.log(2)).softmax(-1),
+    "sum": lambda s: s / s.sum(-1, keepdim=True),
+    "squares": lambda s: s**2 / (s**2).sum(-1, keepdim=True),
+    # keepdims is missing: the sums of rows are laid along the columns
+    "sums of other rows": lambda s: (
+        (e := (s - s.amax((-2, -1), keepdim=True)).exp()) / e.sum(-1)[..., None, :]
+    ),
+    "everything": lambda s: s.flatten().softmax(0).view_as(s),
+    "logarithm": lambda s: s.log_softmax(-1),
+}
+# Which input serves as query, key and value
+ROLES: dict[str, Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]] = {
+    "right": lambda q, k, v: (q, k, v),
+    "key reshaped": lambda q, k, v: (q, k, v),
+    "query and key swapped": lambda q, k, v: (k, q, v),
+    "key for value": lambda q, k, v: (q, k, k),
+    "query for value": lambda q, k, v: (q, k, q),
+    "value for key": lambda q, k, v: (q, v, v),
+    "query for key": lambda q, k, v: (q, q, v),
+    "key for query": lambda q, k, v: (k, k, v),
+    "key and value swapped": lambda q, k, v: (q, v, k),
+}
 AFTER = {"after": 0.0, "after, minus infinity": -math.inf, "after, a low number": -1e9}  # weights so masked
-CAUSALS = ("right", "upper", "strict upper", "no self", "one ahead", "ignored", "bottom-right")
-MASK_AXES = ("right", "query rows", "head order", "other sample", "first sample")
+# The triangles that people build of (n_q, n_k) ones
+CAUSALS: dict[str, Callable[[Tensor], Tensor]] = {
+    "right": lambda ones: ones.tril(),
+    "upper": lambda ones: ones.triu(),
+    "strict upper": lambda ones: ones.triu(1),
+    "no self": lambda ones: ones.tril(-1),
+    "one ahead": lambda ones: ones.tril(1),
+    "ignored": lambda ones: ones,
+    "bottom-right": lambda ones: ones.tril(ones.shape[1] - ones.shape[0]),
+}
+
+
+def _in_head_order(keep: Tensor, batch: int, heads: int) -> Tensor:
+    """Tiled m0, m1, m0, m1 where the layer has b0h0, b0h1, b1h0, b1h1."""
+    full = keep.expand(batch, heads, *keep.shape[-2:])
+    return full[torch.arange(batch * heads) % batch, 0].view_as(full)
+
+
+# Along what a mask is laid: name -> (keep, batch, heads) -> keep
+MASK_AXES: dict[str, Callable[[Tensor, int, int], Tensor]] = {
+    "right": lambda keep, batch, heads: keep,
+    "query rows": lambda keep, batch, heads: keep.mT,
+    "head order": _in_head_order,
+    "other sample": lambda keep, batch, heads: keep.roll(1, 0),
+    "first sample": lambda keep, batch, heads: keep[:1],
+}
 
 
 @dataclass(frozen=True)
 class Hypothesis:
     """What a patient may do. The defaults are right; every other value is a mistake or a convention.
 
-    softmax  over what scores are shared out, or by what else
+    softmax  over what scores are shared out, or by what else (SOFTMAXES)
     scale    what scores are divided by (SCALES), or a number in words that they are multiplied by
-    roles    which input serves as what
+    roles    which input serves as what (ROLES)
     always   "no", or the causal mask that is applied unasked
     when     mask "before" softmax, or "after" (weights set to 0, not shared out again)
     fill     what masked scores become (FILLS)
     keep     what True means: "attend" or "hide"
-    axis     along what a padding mask is laid
-    causal   which triangle, when causality is asked for
+    axis     along what a padding mask is laid (MASK_AXES)
+    causal   which triangle, when causality is asked for (CAUSALS)
     """
 
     softmax: str = "keys"
@@ -111,50 +149,41 @@ class Hypothesis:
 
     def deviations(self) -> dict[str, str]:
         """The switches that are not at their default."""
-        default = Hypothesis()
-        return {
-            f.name: getattr(self, f.name)
-            for f in fields(self)
-            if getattr(self, f.name) != getattr(default, f.name)
-        }
+        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
+
+
+def simplest_first(hypotheses: Iterable[Hypothesis]) -> tuple[Hypothesis, ...]:
+    """In the order in which they are tried: fewer deviations are likelier."""
+    return tuple(sorted(hypotheses, key=lambda h: len(h.deviations())))
 
 
 @cache
 def unmasked() -> tuple[Hypothesis, ...]:
-    """Everything that shows without a mask, the likeliest first."""
-    combinations = [
-        Hypothesis(softmax=softmax, scale=scale, roles=roles)
-        for roles in ROLES
-        for softmax in SOFTMAXES
-        for scale in SCALES
-    ]
-    return tuple(sorted(combinations, key=lambda h: len(h.deviations())))
+    """Everything that shows without a mask."""
+    switches = itertools.product(ROLES, SOFTMAXES, SCALES)
+    return simplest_first(Hypothesis(softmax=s, scale=scale, roles=roles) for roles, s, scale in switches)
 
 
 @lru_cache(maxsize=256)
 def with_mask(base: Hypothesis) -> tuple[Hypothesis, ...]:
     """Everything that a mask may do to this base."""
-    found = [
+    rules = [("before", fill) for fill in FILLS] + [(when, "minus infinity") for when in AFTER]
+    return simplest_first(
         replace(base, when=when, fill=fill, keep=keep, axis=axis)
-        for when, fills in (("before", FILLS), *((when, ("minus infinity",)) for when in AFTER))
-        for fill in fills
-        for keep in ("attend", "hide")
-        for axis in MASK_AXES
-    ]
-    return tuple(sorted(found, key=lambda h: len(h.deviations())))
+        for (when, fill), keep, axis in itertools.product(rules, ("attend", "hide"), MASK_AXES)
+    )
 
 
 @lru_cache(maxsize=256)
 def with_causal(base: Hypothesis) -> tuple[Hypothesis, ...]:
     """Everything that a causal flag may do to this base."""
-    found = [
+    usual = ("before", "minus infinity")
+    rules = [("before", fill) for fill in FILLS if fill != "ignored"] + [("after", "minus infinity")]
+    return simplest_first(
         replace(base, causal=causal, causal_when=when, causal_fill=fill)
-        for when, fills in (("before", FILLS), ("after", ("minus infinity",)))
-        for fill in fills
-        for causal in CAUSALS
-        if fill != "ignored" and (causal != "ignored" or (when, fill) == ("before", "minus infinity"))
-    ]
-    return tuple(sorted(found, key=lambda h: len(h.deviations())))
+        for (when, fill), causal in itertools.product(rules, CAUSALS)
+        if causal != "ignored" or (when, fill) == usual
+    )
 
 
 def attend(
@@ -168,91 +197,29 @@ def attend(
     """
     heads = q.shape[1]
     factor = SCALES[h.scale](q, k, v, heads) if h.scale in SCALES else float(h.scale)
-    q, k, v = _roles(h.roles, q, k, v)
+    q, k, v = ROLES[h.roles](q, k, v)
     keys = k.reshape(*k.shape[:-2], k.shape[-1], k.shape[-2]) if h.roles == "key reshaped" else k.mT
     scores = q @ keys * factor
     after, hidden = torch.ones((), dtype=scores.dtype), torch.zeros((), dtype=torch.bool)
     triangle = h.causal if causal else h.always
-    if triangle not in ("no", "ignored"):
+    if triangle != "no":
         allowed = causal_keep(triangle, *scores.shape[-2:])
         if h.causal_when == "before":
             scores = FILLS[h.causal_fill](scores, allowed)
         else:
             after = after * allowed
     if keep is not None:
-        keep = _laid(h.axis, keep if h.keep == "attend" else ~keep, scores)
+        keep = MASK_AXES[h.axis](keep if h.keep == "attend" else ~keep, *scores.shape[:2])
         if h.when == "before":
             scores = FILLS[h.fill](scores, keep)
         else:
             hidden = ~keep
-    weights = (_shares(h.softmax, scores) * after).masked_fill(hidden, AFTER.get(h.when, 0.0))
+    weights = (SOFTMAXES[h.softmax](scores) * after).masked_fill(hidden, AFTER.get(h.when, 0.0))
     if h.scale == "after softmax":
         weights = weights / math.sqrt(k.shape[-1])
     return weights @ v, weights
 
 
 def causal_keep(triangle: str, n_q: int, n_k: int) -> Tensor:
-    """(n_q, n_k) boolean: the triangles that people build."""
-    ones = torch.ones(n_q, n_k, dtype=torch.bool)
-    return {
-        "right": ones.tril(),
-        "upper": ones.triu(),
-        "strict upper": ones.triu(1),
-        "no self": ones.tril(-1),
-        "one ahead": ones.tril(1),
-        "bottom-right": ones.tril(n_k - n_q),
-    }[triangle]
-
-
-def _roles(roles: str, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    return {
-        "right": (q, k, v),
-        "key reshaped": (q, k, v),
-        "query and key swapped": (k, q, v),
-        "key for value": (q, k, k),
-        "query for value": (q, k, q),
-        "value for key": (q, v, v),
-        "query for key": (q, q, v),
-        "key for query": (k, k, v),
-        "key and value swapped": (q, v, k),
-    }[roles]
-
-
-def _shares(softmax: str, scores: Tensor) -> Tensor:
-    axis = {"keys": -1, "queries": -2, "heads": 1, "batch": 0}
-    if softmax in axis:
-        return torch.softmax(scores, axis[softmax])
-    if softmax == "all":
-        return torch.softmax(scores.flatten(-2), -1).view_as(scores)
-    if softmax == "everything":
-        return torch.softmax(scores.flatten(), 0).view_as(scores)
-    if softmax == "logarithm":
-        return torch.log_softmax(scores, -1)
-    if softmax == "twice":
-        return torch.softmax(torch.softmax(scores, -1), -1)
-    if softmax == "base 2":
-        return torch.softmax(scores * math.log(2), -1)
-    if softmax == "sums of other rows":  # keepdims is missing: sums of rows are laid along the columns
-        exps = (scores - scores.amax((-2, -1), keepdim=True)).exp()
-        return exps / exps.sum(-1)[..., None, :]
-    if softmax == "sum":
-        return scores / scores.sum(-1, keepdim=True)
-    if softmax == "squares":
-        return scores**2 / (scores**2).sum(-1, keepdim=True)
-    return torch.sigmoid(scores) if softmax == "sigmoid" else scores
-
-
-def _laid(axis: str, keep: Tensor, scores: Tensor) -> Tensor:
-    """The mask along the axes where the patient lays it."""
-    batch, heads = scores.shape[:2]
-    if axis == "query rows":
-        return keep.mT
-    if axis == "head order":  # tiled m0, m1, m0, m1 where the layer has b0h0, b0h1, b1h0, b1h1
-        full = keep.expand(batch, heads, *keep.shape[-2:])
-        order = torch.arange(batch * heads) % batch
-        return full[order, 0].view(batch, heads, *keep.shape[-2:])
-    if axis == "other sample":
-        return keep.roll(1, 0)
-    if axis == "first sample":
-        return keep[:1]
-    return keep
+    """(n_q, n_k) boolean, True = may attend: one of CAUSALS."""
+    return CAUSALS[triangle](torch.ones(n_q, n_k, dtype=torch.bool))
