@@ -409,6 +409,41 @@ def test_a_report_shows_numbers_found_and_wanted():
     assert "should be" in str(report)
 
 
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"scale": "none"},
+        {"softmax": "heads"},
+        {"mask": "rows"},
+        {"mask": "order"},
+        {"causal": "upper"},
+        {"roles": "swap"},
+        {"fill": -10.0},
+    ],
+)
+def test_what_is_shown_is_what_the_patient_returned(fault):
+    answers, faulty = [], make(**fault)
+
+    def patient(q, k, v, mask=None, causal=False):
+        answers.append(faulty(q, k, v, mask, causal)[0])
+        return answers[-1]
+
+    found = examine(patient, "f").faults[0].evidence[0].found
+    heads = [head.numpy() for answer in answers if answer.shape[-2] == 3 for head in answer[0]]
+    assert any(np.allclose(found, head[:, : found.shape[1]], equal_nan=True) for head in heads)
+
+
+def test_what_is_shown_of_a_causal_mask_that_nobody_asked_for():
+    def patient(q, k, v):
+        scores = q @ k.mT / math.sqrt(q.shape[-1])
+        allowed = torch.ones(scores.shape[-2:], dtype=torch.bool).triu()
+        return scores.masked_fill(~allowed, -torch.inf).softmax(-1) @ v
+
+    shown = examine(patient, "f").faults[0].evidence[0]
+    assert not np.tril(shown.found, -1).any()
+    assert not np.triu(shown.wanted, 1).any()
+
+
 def test_it_takes_less_than_a_second():
     patient = make(scale="d_model", causal="upper")
     examine(patient, "f")

@@ -1,28 +1,45 @@
-"""Calling a patient safely: with copies, a time limit, and every crash turned into words."""
+"""Calling a patient safely: with copies, a time limit, and every crash turned into words.
+
+And what can be known before and after a call: the names of arguments, the numbers in a result.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import inspect
 import io
+import re
 import threading
 import warnings
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 SECONDS = 5.0  # a call on a few tokens takes milliseconds: longer than this means a loop without an end
+
+
+Way, Answer = TypeVar("Way"), TypeVar("Answer")
 
 
 class Trouble(Exception):
     """The patient did not answer; the text says in words what it did instead."""
 
+    @property
+    def refusal(self) -> bool:
+        """Does it refuse the input in words of its own, where others crash?"""
+        return bool(re.match("(ValueError|AssertionError|NotImplementedError)(?!.*broadcast)", str(self)))
+
 
 class Hangs(Trouble):
     """The patient did not return in time."""
+
+
+class Unfit(Trouble):
+    """The patient answered, or did not, but cannot be blamed: it is of a kind that is not examined here."""
 
 
 class _Stop(BaseException):
@@ -69,6 +86,22 @@ def call(patient: Callable, *args: Any, seconds: float | None = None, **kwargs: 
     return box["result"]
 
 
+def first_answer(ways: Iterable[Way], ask: Callable[[Way], Answer]) -> tuple[Way, Answer]:
+    """The first of these ways of asking that is answered, and the answer.
+
+    Raises the first Trouble where none is; Hangs and Unfit at once.
+    """
+    first: Trouble | None = None
+    for way in ways:
+        try:
+            return way, ask(way)
+        except (Hangs, Unfit):
+            raise
+        except Trouble as trouble:
+            first = first or trouble
+    raise first or Trouble("takes none of the inputs that were tried")
+
+
 def copied(value: Any) -> Any:
     """A copy of a tensor or an array, for the patient may write into it; everything else as it is."""
     if isinstance(value, Tensor):
@@ -83,3 +116,33 @@ def tensor(value: Any) -> Tensor | None:
     except (TypeError, ValueError, RuntimeError):
         return None
     return found if found.is_floating_point() or found.dtype in (torch.bool, torch.int64) else None
+
+
+def numbers(value: Any) -> np.ndarray | None:
+    """A result in float64; None if it is no array of real numbers."""
+    if isinstance(value, (tuple, list)) and value and isinstance(value[0], (Tensor, np.ndarray)):
+        value = torch.stack(list(map(torch.as_tensor, value))) if isinstance(value, list) else value[0]
+    found = tensor(value)
+    if found is None or found.dtype == torch.bool or found.is_meta:
+        return None
+    return found.detach().double().to_dense().cpu().numpy()
+
+
+def parameters(function: Callable) -> list[inspect.Parameter]:
+    """The arguments that have names; none, if they cannot be found out."""
+    function = function.forward if isinstance(function, nn.Module) else function
+    try:
+        found = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [p for p in found if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+
+
+def required(function: Callable) -> list[str]:
+    """Names of the arguments that have no default."""
+    return [p.name for p in parameters(function) if p.default is p.empty]
+
+
+def named(function: Callable, names: list[str]) -> str | None:
+    """The first argument with one of these names."""
+    return next((p.name for p in parameters(function) if p.name.lower() in names), None)

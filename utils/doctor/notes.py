@@ -11,18 +11,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from utils.doctor.call import Hangs, Trouble
+from utils.doctor.call import Hangs, Trouble, Unfit
 from utils.doctor.report import CONVENTION, FAULT, NOT_SEPARABLE, Finding, Matrices, Report
 
 # what an error says if arguments were missing or of another kind than the doctor guessed
-OTHER_KIND = (*("values to unpack", "scalar type", "not implemented for"),)
-GIVEN = re.compile(
-    r"'(int|float|bool|str|tuple|Tensor|ndarray|dtype)' object has no attribute"
-)  # not of its own
-
-
-class Unfit(Trouble):
-    """The patient answered, or did not, but cannot be blamed: it is of a kind that is not examined here."""
+OTHER_KIND = re.compile(
+    "values to unpack|scalar type|not implemented for"
+    "|'(int|float|bool|str|tuple|Tensor|ndarray|dtype)' object has no attribute"  # not one of its own
+)
 
 
 @dataclass
@@ -52,7 +48,7 @@ class Notes:
     def add(self, finding: Finding) -> None:
         """Note a finding, unless its kind is there already. Two equal matrices would show nothing."""
         if not self.has(finding.kind):
-            telling = tuple(m for m in finding.evidence if not _alike(m.found, m.wanted))
+            telling = tuple(m for m in finding.evidence if not alike(m.found, m.wanted))
             self.findings.append(replace(finding, evidence=telling))
 
     def has(self, kind: str) -> bool:
@@ -61,20 +57,21 @@ class Notes:
 
     def drop(self, *kinds: str) -> None:
         """Take back findings that turned out to be part of another."""
-        self.findings = [finding for finding in self.findings if finding.kind not in kinds]
+        self.findings[:] = [finding for finding in self.findings if finding.kind not in kinds]
+
+    def reword(self, kind: str, new: Callable[[Finding], Finding]) -> None:
+        """Say something else of what was found."""
+        self.findings[:] = [new(finding) if finding.kind == kind else finding for finding in self.findings]
 
 
-def _alike(found: np.ndarray, wanted: np.ndarray) -> bool:
-    return found.shape == wanted.shape and np.allclose(found, wanted, atol=5e-4, equal_nan=True)  # as printed
+def alike(found: np.ndarray, wanted: np.ndarray) -> bool:
+    """Whether two matrices look the same when they are printed."""
+    return found.shape == wanted.shape and np.allclose(found, wanted, atol=5e-4, equal_nan=True)
 
 
 def _not_blamed(error: BaseException | None) -> bool:
     """Does the error come from arguments that the doctor guessed wrongly?"""
-    return (
-        isinstance(error, TypeError)
-        or bool(GIVEN.search(str(error)))
-        or any(part in str(error) for part in OTHER_KIND)
-    )
+    return isinstance(error, TypeError) or bool(OTHER_KIND.search(str(error)))
 
 
 def _how(error: BaseException) -> str:

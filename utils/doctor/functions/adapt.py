@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from utils.doctor.call import Hangs, Trouble, call, tensor
+from utils.doctor.call import Hangs, Trouble, call, first_answer, tensor
 
 ROLES = {
     "query": r"^(x?q|querys?|queries|q_.*|query_.*|queries_.*)$",
@@ -96,6 +97,11 @@ class Patient:
             return [], dict(zip(self.style.roles, inputs, strict=True)) | extra
         return inputs, extra
 
+    def answer_to(self, q: Tensor, k: Tensor, v: Tensor) -> Any:
+        """Whatever the patient returns for these very tensors, not for copies."""
+        args, kwargs = self.arguments([self.given(t) for t in (q, k, v)], k.shape)
+        return call(lambda: self.function(*args, **kwargs))
+
     def given(self, tensor_: Tensor) -> Any:
         """(B, H, n, d) in the patient's number and order of axes; the memory is shared."""
         shaped = drop_axes(tensor_, self.style.axes)
@@ -105,14 +111,12 @@ class Patient:
 
     def _mask(self, keep: Tensor, n_q: int) -> Any:
         style = self.style
-        if style.mask_axes == "keys":
-            keep = keep[:, 0, 0]
-        elif style.mask_axes == "no heads":
-            keep = keep[:, 0]
-        elif style.mask_axes == "pairs":
-            keep = keep[0, 0].expand(n_q, -1)
-        else:
-            keep = drop_axes(keep, style.axes)
+        keep = {
+            "keys": keep[:, 0, 0],
+            "no heads": keep[:, 0],
+            "pairs": keep[0, 0].expand(n_q, -1),
+            "scores": drop_axes(keep, style.axes),
+        }[style.mask_axes]
         given = {
             "keep": keep,
             "hide": ~keep,
@@ -132,13 +136,19 @@ def lift_axes(tensor_: Tensor) -> Tensor:
     return {4: tensor_, 3: tensor_[:, None], 2: tensor_[None, None]}[tensor_.ndim]
 
 
+def parts(answer: Any) -> list[Any]:
+    """What was returned, be it one thing, a tuple, a list or a dictionary."""
+    if isinstance(answer, dict):
+        return list(answer.values())
+    return list(answer) if isinstance(answer, tuple | list) else [answer]
+
+
 def read(
     answer: Any, shape: tuple[int, ...], n_k: int, order: str = "tokens last"
 ) -> tuple[Tensor, Tensor | None]:
     """Output and weights out of whatever was returned. Raises Trouble where no output is in it."""
-    parts = list(answer.values()) if isinstance(answer, dict) else answer
-    parts = list(parts) if isinstance(parts, tuple | list) else [parts]
-    found = [t.detach().double() for t in map(tensor, parts) if t is not None and t.is_floating_point()]
+    arrays = [t for t in map(tensor, parts(answer)) if t is not None]
+    found = [t.detach().double() for t in arrays if t.is_floating_point()]
     if order == "tokens first":
         found = [t.transpose(len(shape) - 3, len(shape) - 2) if t.ndim == len(shape) else t for t in found]
     outputs = [t for t in found if tuple(t.shape) == shape]
@@ -157,11 +167,10 @@ def read(
 def styles(function: Callable) -> Iterator[Style]:
     """Every way in which a patient with this signature may want to be called, the likeliest first."""
     base = signature(function)
-    for order in ("tokens last", "tokens first"):
-        for numpy in (False, True):
-            for axes in (4, 3, 2) if order == "tokens last" else (4, 3):
-                for dtype in (torch.float64, torch.float32):
-                    yield replace(base, numpy=numpy, axes=axes, dtype=dtype, order=order)
+    orders, dtypes = ("tokens last", "tokens first"), (torch.float64, torch.float32)
+    for order, numpy, axes, dtype in itertools.product(orders, (False, True), (4, 3, 2), dtypes):
+        if axes > 2 or order == "tokens last":
+            yield replace(base, numpy=numpy, axes=axes, dtype=dtype, order=order)
 
 
 def signature(function: Callable) -> Style:
@@ -175,39 +184,31 @@ def signature(function: Callable) -> Style:
     complete = tuple(roles) if None not in roles and len(set(roles)) == 3 else None
     mask = next((n for n in names if re.search(MASK, n.lower())), None)
     causal = next((n for n in names if "causal" in n.lower()), None)
-    taken = {*(complete or names[:3]), mask, causal}
-    extra = []
+    extra: dict[str, Any] = {}
     for name in names:
-        if name in taken:
+        default = parameters[name].default
+        if name in (complete or names[:3]) or name in (mask, causal):
             continue
         if name.lower() in ("training", "train", "is_training"):
-            extra.append((name, False))
-        elif "dropout" in name.lower() or parameters[name].default is inspect.Parameter.empty:
-            extra += _needed(name, parameters[name].default)
-    if mask and parameters[mask].default is inspect.Parameter.empty:
-        extra.append((mask, None))
-    return Style(roles=complete, mask=mask, causal=causal, extra=tuple(extra))
+            extra[name] = False
+        elif "dropout" in name.lower():
+            extra |= {name: 0.0} if default is NONE or isinstance(default, float) else {}
+        elif default is NONE:
+            extra.update((name, v) for known, v in NEEDED.items() if re.fullmatch(known, name.lower()))
+    if mask and parameters[mask].default is NONE:
+        extra[mask] = None
+    return Style(roles=complete, mask=mask, causal=causal, extra=tuple(extra.items()))
 
 
+NONE = inspect.Parameter.empty
 D_K, HEADS = 4, 3  # of the inputs that patients are asked with
-
-
-def _needed(name: str, default: Any) -> list[tuple[str, Any]]:
-    """A value for an argument that the patient insists on, as far as the name tells."""
-    low = name.lower()
-    if "dropout" in low:
-        return [(name, 0.0)] if default is inspect.Parameter.empty or isinstance(default, float) else []
-    if low in ("d_k", "dk", "d", "dim", "head_dim", "d_head", "depth", "size"):
-        return [(name, D_K)]
-    if low in ("d_model", "embed_dim", "emb_dim", "hidden_size", "dim_model"):
-        return [(name, D_K * HEADS)]
-    if low in ("h", "heads", "num_heads", "n_heads", "nhead"):
-        return [(name, HEADS)]
-    if low in ("module", "self"):
-        return [(name, torch.nn.Module().eval())]
-    if low in ("scale", "scaling"):
-        return [(name, D_K**-0.5)]
-    return []
+NEEDED = {  # arguments that a patient may insist on
+    "d_k|dk|d|dim|head_dim|d_head|depth|size": D_K,
+    "d_model|embed_dim|emb_dim|hidden_size|dim_model": D_K * HEADS,
+    "h|heads|num_heads|n_heads|nhead": HEADS,
+    "module|self": torch.nn.Module().eval(),
+    "scale|scaling": D_K**-0.5,
+}
 
 
 def adapt(function: Callable, probe: Callable[[int], tuple[Tensor, Tensor, Tensor]]) -> Patient:
@@ -215,24 +216,22 @@ def adapt(function: Callable, probe: Callable[[int], tuple[Tensor, Tensor, Tenso
 
     Raises Trouble that says what happened with the likeliest style, where none works.
     """
-    first: Trouble | None = None
-    for style in styles(function):
-        patient = Patient(function, style)
-        try:
-            patient(*probe(style.axes))
-        except Hangs:
-            raise
-        except Trouble as trouble:
-            first = first or trouble
-            continue
-        return patient
-    for style in styles(function):
-        if style.mask and style.mask in dict(style.extra):  # it insists on a mask: none was given so far
-            for patient in mask_styles(Patient(function, replace(style, masked=True))):
-                with contextlib.suppress(Trouble):
-                    patient(*probe(style.axes))
-                    return patient
-    raise first
+
+    def ask(patient: Patient) -> object:
+        return patient(*probe(patient.style.axes))
+
+    try:
+        return first_answer((Patient(function, style) for style in styles(function)), ask)[0]
+    except Hangs:
+        raise
+    except Trouble:
+        insists = [style for style in styles(function) if style.mask in dict(style.extra)]
+        masked = [
+            Patient(function, replace(style, masked=True)) for style in insists
+        ]  # none was given so far
+        with contextlib.suppress(Trouble):
+            return first_answer(itertools.chain(*map(mask_styles, masked)), ask)[0]
+        raise
 
 
 def mask_styles(patient: Patient) -> Iterator[Patient]:

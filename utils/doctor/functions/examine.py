@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -11,23 +10,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from utils.doctor.call import Hangs, Trouble, call, tensor
+from utils.doctor.call import Hangs, Trouble, tensor
 from utils.doctor.functions import words
-from utils.doctor.functions.adapt import Patient, adapt, mask_styles
-from utils.doctor.functions.lineup import (
-    SHAPES,
-    Case,
-    expected,
-    first,
-    inputs,
-    line_up,
-    report,
-    same,
-    small,
-)
-from utils.doctor.functions.masking import causality, half, masking
-from utils.doctor.hypotheses import CAUSALS, SCALES, Hypothesis, unmasked, with_causal
-from utils.doctor.report import CONVENTION, FAULT, NOT_SEPARABLE, Finding, Matrices, Report
+from utils.doctor.functions.adapt import Patient, adapt, mask_styles, parts
+from utils.doctor.functions.lineup import SHAPES, Case, corner, first, inputs, line_up, report, same
+from utils.doctor.functions.masking import causality, half, masks
+from utils.doctor.hypotheses import CAUSALS, ROLES, SCALES, Hypothesis, simplest_first, unmasked, with_causal
+from utils.doctor.notes import written
+from utils.doctor.report import NOT_SEPARABLE, Finding, Matrices, Report
 
 NAMES = ("query", "key", "value")
 
@@ -37,60 +27,44 @@ def examine(function: Callable, name: str, mask: str | None = None) -> Report:
 
     mask  what True means in its mask, if it is known: "keep", "hide" or "added"
     """
-    start = time.perf_counter()
+    case = Case(meaning=mask)
+    return written(case, name, "attention function", lambda: _examine(case, function))
+
+
+def _examine(case: Case, function: Callable) -> None:
     try:
-        case = admit(function)
+        admit(case, function)
     except Trouble as trouble:
-        return Report(name, "attention function", (_no_answer(trouble),))
-    for step in (
-        randomness,
-        in_place,
-        weights_alone,
-        big,
-        lambda c: masking(c, mask),
-        causality,
-        half,
-        gradients,
-        dtypes,
-    ):
+        _no_answer(case, trouble)
+        return
+    for step in (randomness, in_place, weights_alone, big, masks, causality, half, gradients, dtypes):
         try:
             step(case)
         except Hangs as trouble:
-            case.findings.append(_no_answer(trouble))
-            break
+            _no_answer(case, trouble)
+            return
         except Trouble as trouble:
-            what = getattr(step, "__name__", "masks").replace("_", " ")
+            what = step.__name__.replace("_", " ")
             case.not_tried.append(f"{what}, for it stops now and then: {trouble}")
-    order = {FAULT: 0, CONVENTION: 2}
-    once = {f.kind: f for f in reversed(case.findings)}.values()
-    findings = sorted(list(once)[::-1], key=lambda f: order.get(f.verdict, 1))
-    return Report(
-        name,
-        "attention function",
-        tuple(findings),
-        tuple(case.tried),
-        tuple(case.not_tried),
-        time.perf_counter() - start,
-    )
 
 
-def _no_answer(trouble: Trouble) -> Finding:
+def _no_answer(case: Case, trouble: Trouble) -> None:
     """What to say of a patient that gives no output. That it could not be called need not be its fault."""
-    words_ = str(trouble)
     if isinstance(trouble, Hangs):
-        return Finding("hangs", FAULT, f"It {words_}.", "Look for a loop without an end, or a sleep.")
-    if words_.startswith("returns"):
-        return Finding("no output", FAULT, f"It {words_}.", "Return weights @ value, or (output, weights).")
-    cure = "Call it as f(query, key, value) with tensors (B, h, n, d), (B, n, d) or (n, d), on the CPU."
-    return Finding("does not run", NOT_SEPARABLE, f"It stops: {words_}.", cure)
+        case.fault("hangs", f"It {trouble}.", "Look for a loop without an end, or a sleep.")
+    elif str(trouble).startswith("returns"):
+        case.fault("no output", f"It {trouble}.", "Return weights @ value, or (output, weights).")
+    else:
+        cure = "Call it as f(query, key, value) with tensors (B, h, n, d), (B, n, d) or (n, d), on the CPU."
+        case.add(Finding("does not run", NOT_SEPARABLE, f"It stops: {trouble}.", cure))
 
 
-def admit(function: Callable) -> Case:
+def admit(case: Case, function: Callable) -> None:
     """Find out how the patient is called, and with which sizes."""
     earlier: Trouble | None = None
     for shape in SHAPES:
         try:
-            patient = adapt(function, lambda axes, shape=shape: inputs(shape, axes, "plain"))
+            case.patient = adapt(function, lambda axes, shape=shape: inputs(shape, axes, "plain"))
         except Hangs:
             raise
         except Trouble as trouble:
@@ -98,41 +72,34 @@ def admit(function: Callable) -> Case:
                 raise
             earlier = earlier or trouble
             continue
-        case = Case(patient, shape)
+        case.shape = shape
         if shape != SHAPES[0]:
-            what = []
-            what += ["n_q = n_k"] if shape.n_q == shape.n_k else []
-            what += ["d_v = d_k"] if shape.d_v == 4 else []
-            case.findings.append(
-                Finding(
-                    "equal sizes only",
-                    CONVENTION,
-                    f"It works only where {' and '.join(what)}: with other sizes it stops ({earlier}).",
-                )
-            )
-        return case
+            equal = {"n_q = n_k": shape.n_q == shape.n_k, "d_v = d_k": shape.d_v == 4}
+            sizes = " and ".join(what for what, so in equal.items() if so)
+            sentence = f"It works only where {sizes}: with other sizes it stops ({earlier})."
+            case.convention("equal sizes only", sentence)
+        return
     raise earlier
 
 
 def randomness(case: Case) -> None:
     """The same input must give the same output, whatever was asked before and whatever chance does."""
-    q, k, v = inputs(case.shape, case.patient.style.axes, "plain")
 
     def answer(seed: int) -> Tensor:
         torch.manual_seed(seed)
-        return case.patient(q, k, v)[0]
+        return case.patient(*case.inputs())[0]
 
     first_, again, other = answer(0), answer(0), answer(1)
     if not same(first_, again, 1e-6):
         cure = "Keep nothing between calls, or reset it at the start of each."
         sentence = "The same input gives another output each time: it depends on what was asked before."
-        case.findings.append(Finding("remembers earlier calls", FAULT, sentence, cure))
+        case.fault("remembers earlier calls", sentence, cure)
     elif not same(first_, other, 1e-6):
         case.patient = replace(case.patient, function=without_dropout(case.patient.function))
         case.random = not same(answer(0), answer(1), 1e-6)
         sentence = "The same input gives another output each time: dropout is on though nothing is trained."
         cure = "Drop only in training: F.dropout(weights, p, training=self.training), dropout_p=0.0 in eval."
-        case.findings.append(Finding("dropout on in eval", FAULT, sentence, cure))
+        case.fault("dropout on in eval", sentence, cure)
     else:
         case.tried.append("the same answer every time")
 
@@ -163,28 +130,27 @@ def without_dropout(function: Callable) -> Callable:
 def in_place(case: Case) -> None:
     """The caller's tensors must stay as they are."""
     style = case.patient.style
-    given = [t.to(style.dtype).clone() for t in inputs(case.shape, style.axes, "plain")]
+    given = [t.to(style.dtype).clone() for t in case.inputs()]
     before = [t.clone() for t in given]
-    args, kwargs = case.patient.arguments([case.patient.given(t) for t in given], given[1].shape)
-    call(lambda: case.patient.function(*args, **kwargs))
+    case.patient.answer_to(*given)
     changed = [n for n, g, b in zip(NAMES, given, before, strict=True) if not torch.equal(g, b)]
     if changed:
         sentence = (
             f"The caller's {' and '.join(changed)} is changed in place: whoever reads it next gets others."
         )
         cure = "Write q = q * scale, not q *= scale (and no .mul_, .add_, masked_fill_ on an argument)."
-        case.findings.append(Finding("input changed in place", FAULT, sentence, cure))
+        case.fault("input changed in place", sentence, cure)
     else:
         case.tried.append("inputs left as they were")
 
 
 def weights_alone(case: Case) -> None:
     """What happens without any mask."""
-    axes, given = case.patient.style.axes, case.patient
+    given = case.patient
     for patient in mask_styles(given) if given.style.masked else (given,):
         case.patient = patient
         try:
-            answer = case.ask(*inputs(case.shape, axes, "plain"))
+            answer = case.answer()
         except Trouble:
             continue
         case.base = None if answer.isnan().any() else recognised(case, {"plain": answer})
@@ -192,17 +158,14 @@ def weights_alone(case: Case) -> None:
             break
     if case.base is None:
         case.patient = given
-        case.findings.append(unknown(case, case.ask(*inputs(case.shape, axes, "plain"))))
+        unknown(case)
         return
     if case.patient.style.order == "tokens first":
         sentence = "Tokens come first: (B, n, h, d) or (n, B, d); PyTorch's function wants them last but one."
-        case.findings.append(Finding("tokens first", CONVENTION, sentence))
+        case.convention("tokens first", sentence)
     report(case, case.base)
     if case.base.scale not in SCALES and a_constant(case):
-        case.findings = [
-            words.constant_scale(f, float(case.base.scale)) if f.kind == "scale wrong" else f
-            for f in case.findings
-        ]
+        case.reword("scale wrong", lambda _: words.constant_scale(float(case.base.scale)))
     if not case.base.deviations():
         case.tried.append("scores, scale, softmax over the keys, mixture of the values")
 
@@ -222,13 +185,13 @@ def always_causal(case: Case, answers: dict[str, Tensor]) -> Iterator[Hypothesis
     found = [replace(h, always=t) for t in triangles for h in unmasked() if len(h.deviations()) <= 1]
     masked = [h for h in with_causal(Hypothesis()) if h.causal in triangles]
     found += [replace(h, always=h.causal, causal="right") for h in masked]
-    return line_up(sorted(found, key=lambda h: len(h.deviations())), answers, case)
+    return line_up(simplest_first(found), answers, case)
 
 
 def other_scale(case: Case, answers: dict[str, Tensor]) -> Hypothesis | None:
     """A scale that is in no list, measured by how sharp the answers are."""
     candidates = torch.logspace(-3, 3, 601, dtype=torch.float64).tolist()
-    q, k, v = inputs(case.shape, case.patient.style.axes, "plain")
+    q, k, v = case.inputs()
     scores = q @ k.mT
 
     def error(c: float) -> float:
@@ -247,7 +210,7 @@ def other_scale(case: Case, answers: dict[str, Tensor]) -> Hypothesis | None:
 def a_constant(case: Case) -> bool:
     """Whether the measured scale is the same for heads of another width."""
     generator = torch.Generator().manual_seed(4)
-    batch = inputs(case.shape, case.patient.style.axes, "plain")[0].shape[:2]
+    batch = case.inputs()[0].shape[:2]
     q, k, v = (torch.randn(*batch, 5, 9, generator=generator, dtype=torch.float64) for _ in range(3))
     try:
         found = case.patient(q, k, v)[0]
@@ -256,47 +219,44 @@ def a_constant(case: Case) -> bool:
     return same(found, torch.softmax(float(case.base.scale) * q @ k.mT, -1) @ v, case.near)
 
 
-def unknown(case: Case, found: Tensor) -> Finding:
+def unknown(case: Case) -> None:
     """Not attention, and no known mistake: say how it shows."""
-    wanted = expected(Hypothesis(), case.shape, case.patient.style.axes, "plain", "")
+    found, wanted = case.answer(), case.expected(Hypothesis())
     if found.isnan().any():
         sentence = f"{int(found.isnan().sum())} of {found.numel()} numbers are NaN on a plain input."
-        return Finding("NaN", FAULT, sentence, "Look for a division by zero or a row with nothing in it.")
+        case.fault("NaN", sentence, "Look for a division by zero or a row with nothing in it.")
+        return
     gap = float((found - wanted).abs().max())
     sentence = (
         f"The output differs from attention by up to {gap:.3g}, and no known mistake gives these numbers."
     )
-    return Finding(
-        "not recognised", NOT_SEPARABLE, sentence, "", "", (Matrices("output", small(found), small(wanted)),)
-    )
+    proof = (Matrices("output", corner(found), corner(wanted)),)
+    case.add(Finding("not recognised", NOT_SEPARABLE, sentence, evidence=proof))
 
 
 def big(case: Case) -> None:
     """Scores far apart must not overflow."""
-    axes = case.patient.style.axes
     if case.base is None or case.base.softmax not in ("keys", "queries", "heads", "batch", "all", "base 2"):
         return
-    wanted = expected(case.base, case.shape, axes, "large", "")
-    q, k, v = inputs(case.shape, axes, "large")
-    if case.patient(q, k, v)[0].isfinite().all() or not wanted.isfinite().all():
+    q, k, v = case.inputs("large")
+    if case.patient(q, k, v)[0].isfinite().all() or not case.expected(case.base, "large").isfinite().all():
         case.tried.append("large scores do not overflow")
         return
     case.naive = True
     if case.base.always != "no":
         sentence = "For scores far apart every allowed weight can underflow to 0, and 0 / 0 is NaN."
-        case.findings.append(Finding("underflow under the mask", CONVENTION, sentence, words.BEFORE))
+        case.convention("underflow under the mask", sentence, words.BEFORE)
         return
     try:
         one_row_is_fine = bool(case.patient(q[..., :1, :], k, v)[0].isfinite().all())
     except Trouble:
         one_row_is_fine = False
+    kind, sentence = "naive softmax", "Large scores overflow: exp gives infinity, and inf / inf is NaN."
     if one_row_is_fine:
         kind = "one maximum for all rows"
         sentence = "Softmax subtracts the largest score of all rows: a row far below it becomes 0/0, NaN."
-    else:
-        kind, sentence = "naive softmax", "Large scores overflow: exp gives infinity, and inf / inf is NaN."
     cure = "Subtract each row's own largest score before exp, or use torch.softmax, which does."
-    case.findings.append(Finding(kind, FAULT, sentence, cure))
+    case.fault(kind, sentence, cure)
 
 
 def gradients(case: Case) -> None:
@@ -304,18 +264,16 @@ def gradients(case: Case) -> None:
     style = case.patient.style
     if style.numpy or case.base is None or case.random:
         return
-    given = [t.to(style.dtype).clone().requires_grad_() for t in inputs(case.shape, style.axes, "plain")]
-    shaped = [case.patient.given(t * 1.0) for t in given]  # no leaves: in-place work is another matter
-    args, kwargs = case.patient.arguments(shaped, given[1].shape)
+    given = [t.to(style.dtype).clone().requires_grad_() for t in case.inputs()]
     try:
         with torch.enable_grad():
-            answer = call(lambda: case.patient.function(*args, **kwargs))
-            answer = list(answer.values()) if isinstance(answer, dict) else answer
-            parts = answer if isinstance(answer, tuple | list) else [answer]
-            width = shaped[2].shape[-1]
-            size = shaped[0][..., :1].numel() * width  # numbers in the output, wherever its heads stand
+            answer = case.patient.answer_to(*(t * 1.0 for t in given))  # no leaves: in_place looks at those
+            width = case.shape.d_v
+            size = case.patient.given(given[0])[..., 0].numel() * width  # wherever its heads stand
             output = next(
-                t for t in parts if tensor(t) is not None and (t.numel(), t.shape[-1]) == (size, width)
+                t
+                for t in parts(answer)
+                if tensor(t) is not None and (t.numel(), t.shape[-1]) == (size, width)
             )
             found = torch.autograd.grad(output.double().square().sum(), given, allow_unused=True)
     except (RuntimeError, StopIteration, Trouble) as error:
@@ -324,18 +282,15 @@ def gradients(case: Case) -> None:
             return
         found = (None, None, None)
     alive = {n for n, g in zip(NAMES, found, strict=True) if g is not None and g.abs().max() > 0}
-    mixed = {"key for value": "key", "query for value": "query", "key and value swapped": "key"}
-    mixed = mixed.get(case.base.roles, "value")
-    unused = {"key for value": "value", "query for value": "value", "value for key": "key",
-              "query for key": "key", "key for query": "query"}.get(case.base.roles)  # fmt: skip
-    lost = [n for n in NAMES if n not in alive and n != unused]
+    used = ROLES[case.base.roles](*NAMES)
+    lost = [n for n in NAMES if n not in alive and n in used]
     if not lost:
         case.tried.append("gradients of query, key and value")
         return
-    kind = "weights detached" if alive == {mixed} else "gradient cut"
+    kind = "weights detached" if alive == {used[2]} else "gradient cut"
     sentence = f"No gradient reaches {' and '.join(lost)}: nothing before it can learn."
     cure = "Look for .detach(), .data, .item(), torch.tensor(...), .numpy() or no_grad() on the way."
-    case.findings.append(Finding(kind, FAULT, sentence, cure))
+    case.fault(kind, sentence, cure)
 
 
 def dtypes(case: Case) -> None:
@@ -347,15 +302,15 @@ def dtypes(case: Case) -> None:
 
     def watch(*args: object, **kwargs: object) -> object:
         answer = case.patient.function(*args, **kwargs)
-        for part in answer if isinstance(answer, tuple | list) else [answer]:
+        for part in parts(answer):
             seen.append(str(getattr(part, "dtype", "")))
         return answer
 
     try:
-        Patient(watch, replace(style, dtype=torch.float32))(*inputs(case.shape, style.axes, "plain"))
+        Patient(watch, replace(style, dtype=torch.float32))(*case.inputs())
     except Trouble:
         return
     if any("float64" in s for s in seen):
         sentence = "float32 goes in and float64 comes out: twice the memory, and slower."
         cure = "In numpy 2, x / np.sqrt(d) makes float64 of float32: use math.sqrt(d)."
-        case.findings.append(Finding("float32 becomes float64", CONVENTION, sentence, cure))
+        case.convention("float32 becomes float64", sentence, cure)

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from utils.doctor.call import Trouble
 from utils.doctor.functions import words
 from utils.doctor.functions.adapt import Patient
-from utils.doctor.hypotheses import Hypothesis, attend
+from utils.doctor.hypotheses import ROLES, Hypothesis, attend
+from utils.doctor.notes import Notes, alike
 from utils.doctor.report import FAULT, Finding, Matrices
 
 NEAR = 2e-3  # largest difference, relative to the largest number, that counts as the same: float32 is enough
 ROUGH = 0.15  # the same for the mean over many calls of a patient that answers at random
 CALLS = 100
+BATCH = {4: (2, 3), 3: (2, 1), 2: (1, 1)}  # axes of the inputs -> sequences and heads
 
 
 @dataclass(frozen=True)
@@ -32,18 +36,32 @@ SHAPES = (Shape(), Shape(d_v=4), Shape(7, 7, 6), Shape(7, 7, 4), Shape(4, 4, 4))
 
 
 @dataclass
-class Case:
-    """One examination in progress: the patient, the sizes it takes, what was found and tried."""
+class Case(Notes):
+    """One examination in progress: the patient, and what is known of it.
 
-    patient: Patient
-    shape: Shape
-    findings: list[Finding] = field(default_factory=list)
-    tried: list[str] = field(default_factory=list)
-    not_tried: list[str] = field(default_factory=list)
+    shape    the sizes that it takes
+    meaning  what True means in its mask, if that is known: "keep", "hide" or "added"
+    random   whether it answers at random
+    naive    whether large scores overflow
+    base     what it does without a mask
+    mask     what it does with one
+    """
+
+    patient: Patient | None = None
+    shape: Shape = SHAPES[0]
+    meaning: str | None = None
     random: bool = False
     naive: bool = False
-    mask: Hypothesis | None = None
     base: Hypothesis | None = None
+    mask: Hypothesis | None = None
+
+    def square(self) -> Case:
+        """The same case with as many queries as keys; what is noted in one is noted in both."""
+        return replace(self, shape=replace(self.shape, n_q=self.shape.n_k))
+
+    def inputs(self, kind: str = "plain") -> tuple[Tensor, Tensor, Tensor]:
+        """Query, key and value of the sizes and axes that the patient takes."""
+        return inputs(self.shape, self.patient.style.axes, kind)
 
     def ask(
         self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None = None, causal: bool = False
@@ -54,24 +72,31 @@ class Case:
         torch.manual_seed(0)
         return torch.stack([self.patient(q, k, v, keep, causal)[0] for _ in range(CALLS)]).mean(0)
 
+    def answer(self, kind: str = "plain", masked: str = "") -> Tensor:
+        """The patient's output for one of the inputs; masked: "", "padding", "pairs" or "causal"."""
+        keep = keeps(masked, self.shape, self.patient.style.axes)
+        return self.ask(*self.inputs(kind), keep, masked == "causal")
+
+    def answers(self, masked: str) -> dict[str, Tensor]:
+        """Its outputs for all inputs that tell fills apart. Of very low scores, a naive softmax is 0 / 0."""
+        return {kind: self.answer(kind, masked) for kind in (("plain",) if self.naive else ("plain", "low"))}
+
+    def expected(self, h: Hypothesis, kind: str = "plain", masked: str = "") -> Tensor | None:
+        """What a patient with these habits would answer; None where it would stop."""
+        return expected(h, self.shape, self.patient.style.axes, kind, masked)
+
     @property
     def near(self) -> float:
         """How near counts as the same."""
         return ROUGH if self.random else 1e-5 if self.naive else NEAR
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """The inputs that tell fills apart. Of very low scores, exp is 0 and a naive softmax 0 / 0."""
-        return ("plain",) if self.naive else ("plain", "low")
 
 
 @cache
 def inputs(shape: Shape, axes: int, kind: str) -> tuple[Tensor, Tensor, Tensor]:
     """Query, key and value, float64. kind: "plain", "low" (all scores near -20000) or "large" (far apart)."""
     generator = torch.Generator().manual_seed(3)
-    batch = {4: (2, 3), 3: (2, 1), 2: (1, 1)}[axes]
     q, k, v = (
-        torch.randn(*batch, *size, generator=generator, dtype=torch.float64)
+        torch.randn(*BATCH[axes], *size, generator=generator, dtype=torch.float64)
         for size in ((shape.n_q, 4), (shape.n_k, 4), (shape.n_k, shape.d_v))
     )
     if kind == "low":
@@ -80,32 +105,30 @@ def inputs(shape: Shape, axes: int, kind: str) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @cache
-def scattered(shape: Shape, axes: int) -> Tensor:
-    """(B, H, n_q, n_k), True = may attend: other keys for each query in each head, at least one."""
-    batch = {4: (2, 3), 3: (2, 1), 2: (1, 1)}[axes]
-    generator = torch.Generator().manual_seed(5)
-    keep = torch.rand(*batch, shape.n_q, shape.n_k, generator=generator) < 0.6
-    keep[..., 0] |= ~keep.any(-1)
-    return keep
+def keeps(masked: str, shape: Shape, axes: int) -> Tensor | None:
+    """A mask, True = may attend, where one is given.
 
-
-@cache
-def padding(shape: Shape, axes: int) -> Tensor:
-    """(B, 1, 1, n_k), True = may attend: another key is hidden in each sequence."""
-    keep = torch.ones({4: 2, 3: 2, 2: 1}[axes], 1, 1, shape.n_k, dtype=torch.bool)
-    keep[0, ..., -2:] = False
-    if len(keep) > 1:
-        keep[1, ..., 1] = False
-    return keep
+    "padding"  (B, 1, 1, n_k): another key is hidden in each sequence
+    "pairs"    (B, H, n_q, n_k): other keys for each query in each head, at least one
+    """
+    if masked == "padding":
+        keep = torch.ones(BATCH[axes][0], 1, 1, shape.n_k, dtype=torch.bool)
+        keep[0, ..., -2:] = False
+        keep[1:, ..., 1] = False
+        return keep
+    if masked == "pairs":
+        generator = torch.Generator().manual_seed(5)
+        keep = torch.rand(*BATCH[axes], shape.n_q, shape.n_k, generator=generator) < 0.6
+        keep[..., 0] |= ~keep.any(-1)
+        return keep
+    return None
 
 
 @lru_cache(maxsize=20_000)  # every measured scale is a new hypothesis
 def expected(h: Hypothesis, shape: Shape, axes: int, kind: str, masked: str) -> Tensor | None:
-    """What a patient with these habits answers; None where it would stop."""
-    q, k, v = inputs(shape, axes, kind)
-    keep = {"padding": padding, "pairs": scattered}.get(masked, lambda *_: None)(shape, axes)
+    """As in Case."""
     try:
-        return attend(h, q, k, v, keep, masked == "causal")[0]
+        return attend(h, *inputs(shape, axes, kind), keeps(masked, shape, axes), masked == "causal")[0]
     except RuntimeError:
         return None
 
@@ -114,9 +137,8 @@ def line_up(
     hypotheses: Iterable[Hypothesis], answers: dict[str, Tensor], case: Case, masked: str = ""
 ) -> Iterator[Hypothesis]:
     """The hypotheses that give the patient's answers, in the order given: the simplest first."""
-    axes, shape = case.patient.style.axes, case.shape
     for h in hypotheses:
-        pairs = ((expected(h, shape, axes, kind, masked), found) for kind, found in answers.items())
+        pairs = ((case.expected(h, kind, masked), found) for kind, found in answers.items())
         if all(wanted is not None and same(found, wanted, case.near) for wanted, found in pairs):
             yield h
 
@@ -139,31 +161,48 @@ def report(case: Case, h: Hypothesis, skip: set[str] = frozenset()) -> None:
     for switch, value in h.deviations().items():
         if switch not in skip:
             found = words.finding(switch, value)
-            case.findings.append(_shown(found, h, switch) if found.verdict == FAULT else found)
+            case.add(_shown(case, found, h, switch) if found.verdict == FAULT else found)
 
 
-def _shown(finding: Finding, h: Hypothesis, switch: str) -> Finding:
-    """The finding with the weights of three tokens, found and wanted."""
+def _shown(case: Case, finding: Finding, h: Hypothesis, switch: str) -> Finding:
+    """The finding with what the patient answers for a few tokens: with the identity as value, its weights."""
+    n, number = (4, "four") if case.shape == SHAPES[-1] else (3, "three")
     generator = torch.Generator().manual_seed(1)
     q, k, v = (
-        torch.randn(2, 2, 3, 4, generator=generator, dtype=torch.float64).round(decimals=1) for _ in range(3)
+        torch.randn(2, 2, n, 4, generator=generator, dtype=torch.float64).round(decimals=1) for _ in range(3)
     )
+    low = finding.kind.endswith("fill too weak")  # which only lower scores show
+    if low:
+        q[..., 0], k[..., 0] = 200.0, -200.0
     masked = switch in ("when", "fill", "keep", "axis")
-    causal = switch.startswith("causal") or switch == "always"
-    keep = torch.tensor([[True, True, False], [True, False, True]])[:, None, None] if masked else None
+    keep = torch.ones(2, 1, 1, n, dtype=torch.bool) if masked else None
+    if masked:
+        keep[0, ..., -1] = keep[1, ..., 1] = False
+    asked = switch.startswith("causal") and h.always == "no"
+
+    def heads_of_first(value: Tensor) -> list[tuple[np.ndarray, np.ndarray]]:
+        found = case.ask(q, k, value, keep, asked)[0].numpy()
+        wanted = attend(Hypothesis(), q, k, value, keep, asked or h.always != "no")[0][0].numpy()
+        return list(zip(found, wanted, strict=False))  # it may take no heads
+
+    what, (_, key, value) = "output", ROLES[h.roles]("q", "k", "v")
     try:
-        found = attend(h, q, k, v, keep, causal)[1][0, 0]
-    except RuntimeError:
+        pairs = heads_of_first(v)
+        if value == "v" != key and switch != "roles":  # the values do nothing but get mixed
+            weights = heads_of_first(torch.eye(n, 4, dtype=torch.float64).expand_as(v))
+            if not any(np.isinf(found).any() for found, _ in weights):  # infinity * 0 is no number
+                what, pairs = "weights", [(found[:, :n], wanted[:, :n]) for found, wanted in weights]
+    except Trouble:
         return finding
-    wanted = attend(Hypothesis(), q, k, v, keep, causal)[1][0, 0]
-    if switch == "roles":
-        found, wanted = attend(h, q, k, v)[0][0, 0], attend(Hypothesis(), q, k, v)[0][0, 0]
-    what = "output" if switch == "roles" else "weights"
-    with_ = " with the last key masked" if masked else " with causality" if causal else ""
-    shown_by = f"three tokens of width 4, one of two heads{with_}"
-    return replace(finding, shown_by=shown_by, evidence=(Matrices(what, found.numpy(), wanted.numpy()),))
+    telling = [pair for pair in pairs if not alike(*pair)]
+    if not telling:
+        return finding
+    heads = ", one of two heads" if case.patient.style.axes == 4 else ""
+    with_ = " with the last key masked" if masked else " with causality" if asked else ""
+    shown_by = f"{number} tokens of width 4{heads}{with_}{', all scores near -20000' if low else ''}"
+    return replace(finding, shown_by=shown_by, evidence=(Matrices(what, *telling[0]),))
 
 
-def small(matrix: Tensor) -> object:
-    """The corner of the first matrix of a batch, for the eye."""
+def corner(matrix: Tensor) -> np.ndarray:
+    """Of the first matrix of a batch, for the eye."""
     return matrix[0, 0, :4, :4].numpy()

@@ -10,65 +10,42 @@ FILL = "Fill masked scores with minus infinity: scores.masked_fill(~mask, float(
 BEFORE = "Mask the scores before softmax, with minus infinity; then each row still sums to 1."
 TRIANGLE = "Query i may see keys 0 ... i: torch.ones(n, n, dtype=torch.bool).tril()."
 
-_SCALE = {
-    "none": ("scale missing", "The scores are not divided by sqrt(d_k). (T5 leaves it out on purpose.)"),
-    "sqrt(d_model)": (
-        "scale sqrt(d_model)",
-        "The scores are divided by the root of the whole width, not of one head's.",
-    ),
-    "d_k": ("scale 1/d_k", "The scores are divided by d_k; the square root is missing."),
-    "d_model": ("scale 1/d_model", "The scores are divided by d_model, not by sqrt(d_k)."),
-    "multiplied": ("scale multiplied", "The scores are multiplied by sqrt(d_k), not divided by it."),
-    "multiplied by d_k": ("scale multiplied", "The scores are multiplied by d_k, not divided by its root."),
-    "sqrt(seq_len)": (
-        "scale sqrt(seq_len)",
-        "The scores are divided by the root of the number of keys, not of d_k.",
-    ),
-    "sqrt(n_q)": ("scale sqrt(seq_len)", "The scores are divided by the root of the number of queries."),
-    "seq_len": ("scale 1/seq_len", "The scores are divided by the number of keys, not by sqrt(d_k)."),
-    "sqrt(d_v)": (
-        "scale sqrt(d_v)",
-        "The scores are divided by the root of the values' width, not the keys'.",
-    ),
+MATCH, MIX = "Write query @ key.transpose(-2, -1).", "Write weights @ value."
+
+# Value of a switch -> short name, sentence, and what to change, where it is not what CURES says
+DIVIDED = {  # by what else than sqrt(d_k)
+    "sqrt(d_model)": ("scale sqrt(d_model)", "the root of the whole width, not of one head's"),
+    "d_k": ("scale 1/d_k", "d_k; the square root is missing"),
+    "d_model": ("scale 1/d_model", "d_model, not by sqrt(d_k)"),
+    "sqrt(seq_len)": ("scale sqrt(seq_len)", "the root of the number of keys, not of d_k"),
+    "sqrt(n_q)": ("scale sqrt(seq_len)", "the root of the number of queries"),
+    "seq_len": ("scale 1/seq_len", "the number of keys, not by sqrt(d_k)"),
+    "sqrt(d_v)": ("scale sqrt(d_v)", "the root of the values' width, not the keys'"),
     "sqrt(num_heads)": (
         "scale sqrt(num_heads)",
-        "The scores are divided by the root of axis 1, the number of heads (or of tokens, without heads): "
-        "shape[1] where shape[-1] belongs.",
+        "the root of axis 1, the number of heads (or of tokens, without heads): shape[1] where shape[-1] "
+        "belongs",
     ),
-    "d_k^(1/4)": (
-        "scale d_k^(1/4)",
-        "The scores are divided by the fourth root of d_k: only one of two roots.",
-    ),
+    "d_k^(1/4)": ("scale d_k^(1/4)", "the fourth root of d_k: only one of two roots"),
+}
+SCALE = {value: (kind, f"The scores are divided by {what}.") for value, (kind, what) in DIVIDED.items()} | {
+    "none": ("scale missing", "The scores are not divided by sqrt(d_k). (T5 leaves it out on purpose.)"),
+    "multiplied": ("scale multiplied", "The scores are multiplied by sqrt(d_k), not divided by it."),
+    "multiplied by d_k": ("scale multiplied", "The scores are multiplied by d_k, not divided by its root."),
     "after softmax": (
         "scale after softmax",
         "The weights are divided by sqrt(d_k) after softmax, so they no longer sum to 1; the scores are not.",
     ),
 }
-_SOFTMAX = {
-    "queries": (
-        "softmax over queries",
-        "Softmax goes over the queries: columns sum to 1, rows do not.",
-        KEYS,
-    ),
-    "heads": (
-        "softmax over heads",
-        "Softmax goes over the heads: they compete, and rows do not sum to 1.",
-        KEYS,
-    ),
-    "batch": ("softmax over batch", "Softmax goes over the batch: sequences compete with each other.", KEYS),
-    "everything": ("softmax over all pairs", "Softmax goes over everything at once, batch too.", KEYS),
-    "logarithm": ("log_softmax instead of softmax", "The weights are logarithms, none above 0.", KEYS),
-    "all": (
-        "softmax over all pairs",
-        "Softmax goes over all pairs at once: the whole matrix sums to 1.",
-        KEYS,
-    ),
-    "none": ("no softmax", "The scores are used as weights; softmax is missing.", KEYS),
-    "sigmoid": (
-        "sigmoid instead of softmax",
-        "Each weight is a sigmoid on its own: rows do not sum to 1.",
-        KEYS,
-    ),
+SOFTMAX = {
+    "queries": ("softmax over queries", "Softmax goes over the queries: columns sum to 1, rows do not."),
+    "heads": ("softmax over heads", "Softmax goes over the heads: they compete, and rows do not sum to 1."),
+    "batch": ("softmax over batch", "Softmax goes over the batch: sequences compete with each other."),
+    "everything": ("softmax over all pairs", "Softmax goes over everything at once, batch too."),
+    "logarithm": ("log_softmax instead of softmax", "The weights are logarithms, none above 0."),
+    "all": ("softmax over all pairs", "Softmax goes over all pairs at once: the whole matrix sums to 1."),
+    "none": ("no softmax", "The scores are used as weights; softmax is missing."),
+    "sigmoid": ("sigmoid instead of softmax", "Each weight is a sigmoid on its own: rows do not sum to 1."),
     "twice": ("softmax twice", "Softmax is taken twice: the weights are far too even.", "Take it once."),
     "base 2": ("softmax with base 2", "Powers of 2 are shared out, not powers of e.", "Use exp, not exp2."),
     "sums of other rows": (
@@ -76,10 +53,10 @@ _SOFTMAX = {
         "The rows' sums are laid along the columns: each weight is divided by the sum of another row.",
         "Write exps / exps.sum(axis=-1, keepdims=True).",
     ),
-    "sum": ("scores divided by their sum", "Scores are divided by their sum, without exp.", KEYS),
-    "squares": ("squares instead of exp", "Squares of the scores are shared out, not their exp.", KEYS),
+    "sum": ("scores divided by their sum", "Scores are divided by their sum, without exp."),
+    "squares": ("squares instead of exp", "Squares of the scores are shared out, not their exp."),
 }
-_ROLES = {
+ROLES = {
     "key reshaped": (
         "key reshaped, not transposed",
         "The key is reshaped to (d_k, n_k) where it must be transposed: numbers of different tokens mix.",
@@ -88,40 +65,23 @@ _ROLES = {
     "query and key swapped": (
         "query and key swapped",
         "Query and key have changed places: rows of the weights belong to keys.",
-        "Write query @ key.transpose(-2, -1).",
     ),
-    "key for value": (
-        "value replaced by key",
-        "The weights mix the keys; the value is not used.",
-        "Write weights @ value.",
-    ),
+    "key for value": ("value replaced by key", "The weights mix the keys; the value is not used.", MIX),
     "query for value": (
         "value replaced by query",
         "The weights mix the queries; the value is not used.",
-        "Write weights @ value.",
+        MIX,
     ),
-    "value for key": (
-        "key replaced by value",
-        "The query is compared with the values; the key is not used.",
-        "Write query @ key.transpose(-2, -1).",
-    ),
-    "query for key": (
-        "key replaced by query",
-        "The query is compared with itself; the key is not used.",
-        "Write query @ key.transpose(-2, -1).",
-    ),
-    "key for query": (
-        "query replaced by key",
-        "The key is compared with itself; the query is not used.",
-        "Write query @ key.transpose(-2, -1).",
-    ),
+    "value for key": ("key replaced by value", "The query is compared with the values; the key is not used."),
+    "query for key": ("key replaced by query", "The query is compared with itself; the key is not used."),
+    "key for query": ("query replaced by key", "The key is compared with itself; the query is not used."),
     "key and value swapped": (
         "key and value swapped",
         "Key and value have changed places.",
         "Compare with the keys, mix the values.",
     ),
 }
-_TRIANGLES = {
+TRIANGLES = {
     "upper": (
         "causal upper triangle",
         "Each query sees itself and what comes after it, not what came before.",
@@ -131,7 +91,7 @@ _TRIANGLES = {
     "one ahead": ("causal sees one ahead", "Each query sees one token of the future."),
     "ignored": ("causal not applied", "Causality was asked for, but the future is seen."),
 }
-_AXES = {
+AXES = {
     "query rows": (
         "mask on query rows",
         "The padding mask is laid along the queries: padded rows are blanked, padded keys still seen.",
@@ -153,76 +113,75 @@ _AXES = {
         "Keep the batch axis of the mask.",
     ),
 }
+POLARITY = {
+    "hide": (
+        "mask polarity inverted",
+        "True hides a key here; in PyTorch's own attention function True means: may be seen.",
+        'Invert the mask, or say diagnose(..., mask="hide") if True is meant to hide.',
+    )
+}
+FAULTS = {
+    "scale": SCALE,
+    "softmax": SOFTMAX,
+    "roles": ROLES,
+    "always": TRIANGLES,
+    "causal": TRIANGLES,
+    "axis": AXES,
+    "keep": POLARITY,
+}
+CURES = {"scale": ROOT, "softmax": KEYS, "roles": MATCH, "always": TRIANGLE, "causal": TRIANGLE}
+ALWAYS = ("always causal", "The function is causal without being asked: no query sees the future.")
+CONVENTIONS = {
+    ("always", "right"): ALWAYS,
+    ("always", "bottom-right"): ALWAYS,
+    ("causal", "bottom-right"): (
+        "causal aligned bottom-right",
+        "With n_q != n_k the causal triangle ends bottom-right; PyTorch's starts top-left.",
+    ),
+}
+NEAR_ZERO = (
+    "{} fill near zero",
+    "Where the {} hides a key, its score becomes 0 and takes part with exp(0) = 1: it was multiplied by 0, "
+    "or filled with a number near 0 such as 1e-9 or -1e-9 (no input tells which).",
+)
+# The same of a padding mask and of a causal mask, whose name stands for {}
+FILLS = {
+    "ignored": ("{} ignored", "The {} has no effect."),
+    "zero": NEAR_ZERO,
+    "the smallest positive number": NEAR_ZERO,
+    "plus infinity": ("{} fill plus infinity", "The {} fills with PLUS infinity: NaN."),
+    "added as 0 and 1": (
+        "{} added as 0/1",
+        "The mask is added to the scores as 0 and 1: hidden keys stay visible, seen ones gain a factor e.",
+    ),
+}
 
 
 def finding(switch: str, value: str) -> Finding:
     """What is to be said of this habit."""
-    if switch == "softmax":
-        kind, sentence, cure = _SOFTMAX[value]
-        return Finding(kind, FAULT, sentence, cure)
+    what = "causal mask" if switch.startswith("causal") else "mask"
+    if (switch, value) in CONVENTIONS:
+        kind, sentence = CONVENTIONS[switch, value]
+        return Finding(kind, CONVENTION, sentence)
+    if value in FAULTS.get(switch, {}):
+        kind, sentence, *cure = FAULTS[switch][value]
+        return Finding(kind, FAULT, sentence, *(cure or [CURES[switch]]))
     if switch == "scale":
-        if value not in _SCALE:
-            sentence = f"The scores are multiplied by {float(value):.4g}, where 1 / sqrt(d_k) belongs."
-            return Finding("scale wrong", FAULT, sentence, ROOT)
-        kind, sentence = _SCALE[value]
-        return Finding(kind, FAULT, sentence, ROOT)
-    if switch == "roles":
-        kind, sentence, cure = _ROLES[value]
-        return Finding(kind, FAULT, sentence, cure)
-    if switch == "always" and value in ("right", "bottom-right"):
-        sentence = "The function is causal without being asked: no query sees the future."
-        return Finding("always causal", CONVENTION, sentence)
-    if switch == "always":
-        kind, sentence = _TRIANGLES[value]
-        return Finding(kind, FAULT, sentence, TRIANGLE)
-    if switch == "causal":
-        if value == "bottom-right":
-            sentence = "With n_q != n_k the causal triangle ends bottom-right; PyTorch's starts top-left."
-            return Finding("causal aligned bottom-right", CONVENTION, sentence)
-        kind, sentence = _TRIANGLES[value]
-        return Finding(kind, FAULT, sentence, TRIANGLE)
-    if switch == "axis":
-        kind, sentence, cure = _AXES[value]
-        return Finding(kind, FAULT, sentence, cure)
-    if switch == "keep":
-        sentence = "True hides a key here; in PyTorch's own attention function True means: may be seen."
-        cure = 'Invert the mask, or say diagnose(..., mask="hide") if True is meant to hide.'
-        return Finding("mask polarity inverted", FAULT, sentence, cure)
+        sentence = f"The scores are multiplied by {float(value):.4g}, where 1 / sqrt(d_k) belongs."
+        return Finding("scale wrong", FAULT, sentence, ROOT)
     if switch in ("when", "causal_when"):
-        what = "mask" if switch == "when" else "causal mask"
         sentence = (
             f"The {what} acts after softmax: rows sum to less than 1; hidden keys still steer the rest."
+            if value == "after"
+            else f"The {what} fills the weights after softmax; it belongs into the scores before it."
         )
-        if value not in ("before", "after"):
-            sentence = f"The {what} fills the weights after softmax; it belongs into the scores before it."
         return Finding(f"{what} after softmax", FAULT, sentence, BEFORE)
-    return _fill(value, "" if switch == "fill" else "causal ")
-
-
-def _fill(value: str, causal: str) -> Finding:
-    """What is to be said of a fill other than minus infinity."""
-    what = f"{causal}mask"
-    if value == "ignored":
-        return Finding(f"{what} ignored", FAULT, f"The {what} has no effect.", FILL)
-    if value in ("zero", "the smallest positive number"):
-        sentence = (
-            f"Where the {what} hides a key, its score becomes 0 and takes part with exp(0) = 1: it was "
-            "multiplied by 0, or filled with a number near 0 such as 1e-9 or -1e-9 (no input tells which)."
-        )
-        return Finding(f"{what} fill near zero", FAULT, sentence, FILL)
-    if value == "plus infinity":
-        return Finding(
-            f"{what} fill plus infinity", FAULT, f"The {what} fills with PLUS infinity: NaN.", FILL
-        )
-    if value == "added as 0 and 1":
-        sentence = (
-            "The mask is added to the scores as 0 and 1: hidden keys stay visible, seen ones gain a factor e."
-        )
-        return Finding(f"{what} added as 0/1", FAULT, sentence, FILL)
+    if value in FILLS:
+        kind, sentence = (text.format(what) for text in FILLS[value])
+        return Finding(kind, FAULT, sentence, FILL)
     if value in ("-1000000000", "a billion subtracted"):
-        return Finding(
-            f"finite fill of the {what}", CONVENTION, f"The {what} fills with a very low finite number."
-        )
+        sentence = f"The {what} fills with a very low finite number."
+        return Finding(f"finite fill of the {what}", CONVENTION, sentence)
     number = {"minus ten added": "-10", "minus ten thousand added": "-10000"}.get(value, value)
     sentence = (
         f"The {what} fills with {float(number):g}: real scores can be lower, and then hidden keys are seen."
@@ -230,7 +189,7 @@ def _fill(value: str, causal: str) -> Finding:
     return Finding(f"{what} fill too weak", FAULT, sentence, FILL)
 
 
-def constant_scale(found: Finding, scale: float) -> Finding:
+def constant_scale(scale: float) -> Finding:
     """A number that does not follow the width of the heads."""
     sentence = (
         f"The scores are multiplied by {scale:.4g}, whatever the width of a head: right only where that is "
