@@ -12,16 +12,13 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from utils.doctor.call import Trouble
+from utils.doctor.call import Trouble, named, numbers, required
 from utils.doctor.notes import written
 from utils.doctor.positions import patients
 from utils.doctor.positions.habits import LONG
 from utils.doctor.positions.modules import module
 from utils.doctor.positions.notes import TableNotes, depends_on_length, odd, table_or_learned
 from utils.doctor.report import Report
-
-SPECIES = "position encoding"
-
 
 WIDTH, OTHER_WIDTH = 16, 10
 
@@ -46,7 +43,7 @@ def examine(
     exact        True: the paper's table was meant entry by entry, so that other layouts are faults
     """
     notes = TableNotes(base=base, exact=exact, batch_first=batch_first)
-    return written(notes, name, SPECIES, lambda: _route(notes, patient, d_model))
+    return written(notes, name, "position encoding", lambda: _route(notes, patient, d_model))
 
 
 def _route(case: TableNotes, patient: Any, d_model: int | None) -> None:
@@ -61,9 +58,9 @@ def _route(case: TableNotes, patient: Any, d_model: int | None) -> None:
 
 
 def _callable(case: TableNotes, patient: Callable, d_model: int | None) -> None:
-    wants = patients.required(patient)
-    takes_x = patients.named(patient, patients.INPUTS) is not None
-    makes = patients.named(patient, patients.LENGTHS) and patients.named(patient, patients.WIDTHS)
+    wants = required(patient)
+    takes_x = named(patient, patients.INPUTS) is not None
+    makes = named(patient, patients.LENGTHS) and named(patient, patients.WIDTHS)
     if isinstance(patient, nn.Module) or (not makes and (takes_x or len(wants) == 1)):
         module(case, patient, d_model)
     else:
@@ -71,7 +68,7 @@ def _callable(case: TableNotes, patient: Callable, d_model: int | None) -> None:
 
 
 def _kept_table(case: TableNotes, patient: Any) -> None:
-    table = patients.numbers(patient)
+    table = numbers(patient)
     if table is not None and table.ndim == 3 and 1 in table.shape[:2]:
         table = table.reshape(-1, table.shape[-1])  # (1, n, d) or (n, 1, d)
     if table is None or table.ndim != 2 or not table.size:
@@ -85,22 +82,18 @@ def _kept_table(case: TableNotes, patient: Any) -> None:
 def _function(case: TableNotes, patient: Callable) -> None:
     # "pos" or "timesteps" may want a tensor; a length and a width are surely numbers
     counts = [name for name in patients.LENGTHS if not name.startswith(("pos", "timestep", "t"))]
-    case.certain = bool(patients.named(patient, counts) and patients.named(patient, patients.WIDTHS))
-    case.certain &= len(patients.required(patient)) <= 2
+    case.certain = bool(named(patient, counts) and named(patient, patients.WIDTHS))
+    case.certain &= len(required(patient)) <= 2
     make, habit = patients.maker(patient)
     if habit == "transposed":
-        case.fault(
-            "transposed table",
-            "The table comes as (d, n): positions belong into the rows.",
-            "Return table.T.",
-        )
+        sentence = "The table comes as (d, n): positions belong into the rows."
+        case.fault("transposed table", sentence, "Return table.T.")
     n = 64 if habit == "one position at a time" else 256
     raw = make(n, WIDTH)
     eps, table = patients.precision(raw), _made(raw, n, WIDTH)
     if not np.array_equal(table, _made(make(n, WIDTH), n, WIDTH), equal_nan=True):
-        case.fault(
-            "random on each call", "Two calls with the same arguments give two tables.", "Compute it once."
-        )
+        sentence = "Two calls with the same arguments give two tables."
+        case.fault("random on each call", sentence, "Compute it once.")
         return
     tables = [table]
     try:
@@ -121,8 +114,8 @@ def _function(case: TableNotes, patient: Callable) -> None:
 
 
 def _made(raw: Any, n: int, d: int) -> np.ndarray:
-    found = patients.numbers(raw)
-    table = None if found is None else patients.flat(found, n, d)
-    if table is None:
+    """What came back as (n, d), be it (1, n, d), (n, 1, d) ..."""
+    found = numbers(raw)
+    if found is None or [s for s in found.shape if s != 1] != [s for s in (n, d) if s != 1]:
         raise Trouble(f"returns {None if found is None else found.shape} for {n} positions and width {d}")
-    return table
+    return found.reshape(n, d)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -23,12 +21,11 @@ def writes(case: TableNotes, f: patients.Adder, x: Tensor) -> None:
     before, patient = given.clone(), f.fresh()
     caller.call(lambda: patient(given))
     if not torch.equal(before, given):
-        case.fault(
-            "writes into its input",
-            "After the call x itself has changed: whoever still needs it (a residual, a second "
-            "layer) gets the sum.",
-            "Write x = x + pe instead of x += pe.",
+        sentence = (
+            "After the call x itself has changed: whoever still needs it (a residual, a second layer) gets "
+            "the sum."
         )
+        case.fault("writes into its input", sentence, "Write x = x + pe instead of x += pe.")
 
 
 def same_each_time(case: TableNotes, f: patients.Adder, x: Tensor) -> bool:
@@ -45,11 +42,8 @@ def same_each_time(case: TableNotes, f: patients.Adder, x: Tensor) -> bool:
             "Use nn.Dropout, or F.dropout(x, p, training=self.training).",
         )
     else:
-        case.fault(
-            "random on each call",
-            "The same input gives different outputs.",
-            "Make the table once, in __init__.",
-        )
+        sentence = "The same input gives different outputs."
+        case.fault("random on each call", sentence, "Make the table once, in __init__.")
     return False
 
 
@@ -104,16 +98,11 @@ def rows_of(f: patients.Adder, n: int) -> np.ndarray:
     return found.reshape(n, found.shape[-1])
 
 
-def devices(case: TableNotes, f: patients.Adder, patient: Callable) -> None:
+def devices(case: TableNotes, f: patients.Adder, patient: nn.Module) -> None:
     """On the meta device nothing is computed, but tensors that stayed behind are noticed, without a GPU."""
-    if not isinstance(patient, nn.Module):
-        return
     x = f.arrange(torch.zeros(2, 7, f.width)).to("meta")
-    twin = f.fresh()
-    if twin is patient:
-        return
     try:
-        caller.call(twin.to("meta"), x)
+        caller.call(f.fresh().to("meta"), x)
         case.tried.append("moving to another device")
     except Trouble as trouble:
         if "meta" not in str(trouble) and "device" not in str(trouble):
@@ -129,13 +118,11 @@ def devices(case: TableNotes, f: patients.Adder, patient: Callable) -> None:
         )
 
 
-def after_bfloat16(case: TableNotes, f: patients.Adder, patient: Callable, code: Code | None) -> None:
+def after_bfloat16(case: TableNotes, f: patients.Adder, code: Code | None) -> None:
     """Cast as models are: a right table survives it, positions counted in bfloat16 do not."""
-    if not isinstance(patient, nn.Module) or code is None or f.dtype != torch.float32:
+    if code is None or f.dtype != torch.float32:
         return
     twin = f.fresh()
-    if twin is patient:
-        return
     half = patients.Adder(lambda: twin.to(torch.bfloat16), f.width, torch.bfloat16, f.axes)
     try:
         case.neighbours(rows_of(half, 512), code, "After module.bfloat16(): ")
@@ -143,10 +130,8 @@ def after_bfloat16(case: TableNotes, f: patients.Adder, patient: Callable, code:
         return  # shorter, or not made for half precision: examined as it is
 
 
-def odd_module(case: TableNotes, patient: Callable) -> None:
+def odd_module(case: TableNotes, patient: nn.Module) -> None:
     """A second instance with an odd width, where the constructor's arguments are understood."""
-    if not isinstance(patient, nn.Module):
-        return
     try:
         patients.build(type(patient), 6)
     except Trouble:

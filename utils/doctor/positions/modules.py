@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from utils.doctor import call as caller
-from utils.doctor.call import Trouble
-from utils.doctor.notes import Unfit
+from utils.doctor.call import Trouble, Unfit, numbers, required
 from utils.doctor.positions import patients
 from utils.doctor.positions.habits import (
     after_bfloat16,
@@ -34,7 +33,7 @@ def module(case: TableNotes, patient: Callable, d_model: int | None) -> None:
         f = patients.adder(patient, d_model)
     except Trouble as trouble:
         if not _one_length(case, patient, trouble) and not _by_index(case, patient):
-            wants = patients.required(patient)  # where x is all, a TypeError is the patient's own
+            wants = required(patient)  # where x is all, a TypeError is the patient's own
             case.certain = isinstance(trouble.__cause__, TypeError) and wants == ["x"]
             raise
         return
@@ -48,9 +47,8 @@ def module(case: TableNotes, patient: Callable, d_model: int | None) -> None:
     writes(case, f, x)
     y, at_zero = _answers(f, x)
     if y.shape[-1] > f.width and np.array_equal(y[..., : f.width], x.numpy()):
-        case.convention(
-            "concatenated, not added", "The code stands beside the input instead of on top of it."
-        )
+        sentence = "The code stands beside the input instead of on top of it."
+        case.convention("concatenated, not added", sentence)
         y, at_zero = x.numpy() + y[..., f.width :], at_zero[..., f.width :]
     if y.shape[:-1] == x.shape[:-1] and y.shape != x.shape and np.array_equal(y, at_zero):
         sentence = f"Input (2, 7, {f.width}) gives {y.shape}, whatever is in it: angles to turn by?"
@@ -63,24 +61,24 @@ def module(case: TableNotes, patient: Callable, d_model: int | None) -> None:
     if slope is None:
         return
     later_calls(case, f, at_zero)
-    table, eps = _read(case, f, at_zero)
-    learned = _is_parameter(patient, table, f.width)
-    before = len(case.findings)
-    code = table_or_learned(case, [table], eps, learned)
+    table = _read(case, f, at_zero)
+    code = table_or_learned(case, [table], f.eps, _trains(patient, f.width))
     if case.has("one row for all tokens"):
         case.drop(*(g.kind for g in case.findings if g.kind.startswith("positions start")))
-    _factors(case, slope, code, f.width, before)
+    _factors(case, slope, code, f.width)
     lengths(case, f, code)
-    devices(case, f, patient)
-    after_bfloat16(case, f, patient, code)
-    odd_module(case, patient)
+    if isinstance(patient, nn.Module):
+        if f.fresh() is not patient:  # a copy may be moved and cast
+            devices(case, f, patient)
+            after_bfloat16(case, f, code)
+        odd_module(case, patient)
 
 
 def _adds_an_axis(f: patients.Adder) -> bool:
     """Does each number of x come out as a whole row? Then numbers are positions or ids, not features."""
     given = f.arrange(torch.zeros(2, 7, f.width))
     try:
-        found = patients.numbers(caller.call(f.fresh(), given))
+        found = numbers(caller.call(f.fresh(), given))
     except Trouble:  # it takes other shapes only, which is said later
         return False
     return found is not None and found.ndim > given.ndim
@@ -95,7 +93,7 @@ def _by_index(case: TableNotes, patient: Callable) -> bool:
     learned = explain([table], case.base, eps) is None and any(p.requires_grad for p in patient.parameters())
     if learned:
         raise Unfit("it takes positions or ids of tokens and gives rows that were learned")
-    table_or_learned(case, [table], eps, _is_parameter(patient, table, table.shape[1]))
+    table_or_learned(case, [table], eps, _trains(patient, table.shape[1]))
     case.not_tried.append("what it does to x, as it takes positions or ids of tokens instead")
     return True
 
@@ -107,9 +105,7 @@ def _one_length(case: TableNotes, patient: Callable, trouble: Trouble) -> bool:
             continue
         n, width = kept.shape[-2:]
         try:
-            found = patients.numbers(
-                caller.call(patients.copied(patient), torch.zeros(2, n, width, dtype=kept.dtype))
-            )
+            found = numbers(caller.call(patients.copied(patient), torch.zeros(2, n, width, dtype=kept.dtype)))
         except Trouble:
             continue
         if found is None or found.shape != (2, n, width):
@@ -117,12 +113,9 @@ def _one_length(case: TableNotes, patient: Callable, trouble: Trouble) -> bool:
         if kept.requires_grad:
             case.convention("fixed length", f"It takes {n} tokens, no more and no fewer.")
         else:
-            case.fault(
-                "table not cut to the length",
-                f"Only {n} tokens, as many as self.{name} has rows, are taken; 7 end in {trouble}.",
-                "Slice the table: pe[:, : x.size(1)].",
-                "7 tokens",
-            )
+            sentence = f"Only {n} tokens, as many as self.{name} has rows, are taken; 7 end in {trouble}."
+            cure = "Slice the table: pe[:, : x.size(1)]."
+            case.fault("table not cut to the length", sentence, cure, "7 tokens")
         table_or_learned(case, [found[0]], torch.finfo(kept.dtype).eps, kept.requires_grad)
         case.not_tried.append("what else it does to x, as it takes one length only")
         return True
@@ -131,10 +124,10 @@ def _one_length(case: TableNotes, patient: Callable, trouble: Trouble) -> bool:
 
 def _answers(f: patients.Adder, x: Tensor) -> tuple[np.ndarray, np.ndarray]:
     y, at_zero = f(x), f(torch.zeros_like(x))
-    grow = y.ndim == 2  # the code alone, as (n, d)
-    y, at_zero = (t[None] if grow else t for t in (y, at_zero))
+    if y.ndim == 2:  # the code alone, as (n, d)
+        y, at_zero = y[None], at_zero[None]
     if y.shape[0] == 1 and x.shape[0] == 2:
-        y, at_zero = (np.repeat(t, 2, 0) for t in (y, at_zero))
+        y, at_zero = np.repeat(y, 2, 0), np.repeat(at_zero, 2, 0)
     return y, at_zero
 
 
@@ -163,10 +156,8 @@ def _axes(case: TableNotes, f: patients.Adder) -> bool:
         cure = (
             "For (B, n, d) keep the table as (1, max_len, d) and slice it with x.size(1): pe[:, : x.size(1)]."
         )
-        if case.batch_first:
-            case.fault("sequence first", sentence, cure)
-        else:
-            case.convention("sequence first", sentence, cure)
+        note = case.fault if case.batch_first else case.convention
+        note("sequence first", sentence, cure)
     return True
 
 
@@ -177,12 +168,9 @@ def _by_square(case: TableNotes, f: patients.Adder, trouble: Trouble) -> None:
             f(torch.zeros(shape))
         except Trouble:
             continue
-        case.fault(
-            "table sliced by the wrong axis",
-            f"Three sequences of seven tokens end in {trouble}, but {shape} runs.",
-            "Slice the table by the axis of the tokens: pe[:, : x.size(1)].",
-            f"x of shape (3, 7, {f.width})",
-        )
+        sentence = f"Three sequences of seven tokens end in {trouble}, but {shape} runs."
+        cure = "Slice the table by the axis of the tokens: pe[:, : x.size(1)]."
+        case.fault("table sliced by the wrong axis", sentence, cure, f"x of shape (3, 7, {f.width})")
         case.not_tried.append("anything else, as other shapes do not run")
         return
     raise trouble
@@ -191,19 +179,15 @@ def _by_square(case: TableNotes, f: patients.Adder, trouble: Trouble) -> None:
 def _slope(case: TableNotes, moved: np.ndarray, x: np.ndarray, f: patients.Adder) -> float | None:
     """The factor with which x comes out again, if it is one number."""
     ratio = moved / x
-    slope, eps = float(np.median(ratio)), 8 * torch.finfo(f.dtype).eps
+    slope, eps = float(np.median(ratio)), 8 * f.eps
     if np.abs(ratio - slope).max() <= eps * 8 * max(1.0, abs(slope)):
-        whole = round(slope)
-        root = math.sqrt(f.width)
+        whole, root = round(slope), math.sqrt(f.width)
         return float(whole) if abs(slope - whole) < 0.05 else root if abs(slope / root - 1) < 0.01 else slope
     again = f(torch.from_numpy(2 * x)) - f(torch.from_numpy(0 * x))
     ratio_again = again.reshape(ratio.shape) / (2 * x) if again.shape == ratio.shape else ratio + 1
     if np.allclose(ratio, ratio_again, rtol=1e-3, atol=1e-3) and np.allclose(ratio[0], ratio[-1], atol=1e-3):
-        case.fault(
-            "multiplied instead of added",
-            "Each entry of x comes out times a number that depends on the position.",
-            "Write x + pe.",
-        )
+        sentence = "Each entry of x comes out times a number that depends on the position."
+        case.fault("multiplied instead of added", sentence, "Write x + pe.")
         case.table([ratio[0]], 1e-4)
     else:
         case.not_tried.append(
@@ -212,7 +196,7 @@ def _slope(case: TableNotes, moved: np.ndarray, x: np.ndarray, f: patients.Adder
     return None
 
 
-def _read(case: TableNotes, f: patients.Adder, at_zero: np.ndarray) -> tuple[np.ndarray, float]:
+def _read(case: TableNotes, f: patients.Adder, at_zero: np.ndarray) -> np.ndarray:
     """The table, as long as it can be had; from several lengths if each adds a single row of it."""
     probe = at_zero[0]
     if len(probe) > 1 and np.array_equal(probe, np.repeat(probe[:1], len(probe), 0)) and np.any(probe):
@@ -229,53 +213,45 @@ def _read(case: TableNotes, f: patients.Adder, at_zero: np.ndarray) -> tuple[np.
             f"rows 0 and 1 of the code of {len(probe)} tokens are equal",
         )
         case.not_tried.append("where counting starts, as one row does not tell")
-        return np.array(rows), torch.finfo(f.dtype).eps
+        return np.array(rows)
     for n in (256, 64, 32, 16):
         try:
             table = rows_of(f, n)[:, -probe.shape[-1] :]
         except Trouble:
             continue
-        if not np.allclose(table[: len(probe)], probe, atol=1e-4 + 4 * torch.finfo(f.dtype).eps):
+        if not np.allclose(table[: len(probe)], probe, atol=1e-4 + 4 * f.eps):
             depends_on_length(case, probe, table)
-        return table, torch.finfo(f.dtype).eps
-    return probe, torch.finfo(f.dtype).eps
+        return table
+    return probe
 
 
-def _factors(case: TableNotes, slope: float, code: Code | None, width: int, before: int) -> None:
+def _factors(case: TableNotes, slope: float, code: Code | None, width: int) -> None:
     """What the factors of x and of the code mean together."""
     scale = 1.0 if code is None else code.scale
     if slope == 1:
         return
     if slope == scale:
-        kept = case.findings[before:]
-        case.findings[before:] = [f for f in kept if f.kind not in ("code scaled", "code added twice")]
+        case.drop("code scaled", "code added twice")
         case.fault(
             "scaled after adding",
             f"Input and code both come with the factor {slope:.4g}: the sum was scaled, or added to itself.",
             "Scale the embedding first, then add: x * math.sqrt(d_model) + pe.",
         )
     elif slope == 0:
-        case.convention(
-            "returns the code alone",
-            "The input does not come out again: what is returned replaces it.",
-            "If no caller adds x, the tokens are lost: return x + pe.",
-        )
+        sentence = "The input does not come out again: what is returned replaces it."
+        cure = "If no caller adds x, the tokens are lost: return x + pe."
+        case.convention("returns the code alone", sentence, cure)
     elif slope == 2:
-        case.fault(
-            "input added twice",
-            "The input comes with the factor 2: the module adds it, and so does somebody else.",
-            "Return x + pe from the module, and do not add x again.",
-        )
+        sentence = "The input comes with the factor 2: the module adds it, and so does somebody else."
+        case.fault("input added twice", sentence, "Return x + pe from the module, and do not add x again.")
     elif math.isclose(slope, math.sqrt(width)):
-        case.convention(
-            "input scaled first", f"x is multiplied by sqrt(d_model) = {slope:.4g} before adding."
-        )
+        sentence = f"x is multiplied by sqrt(d_model) = {slope:.4g} before adding."
+        case.convention("input scaled first", sentence)
     else:
         case.convention("input scaled", f"x comes out with the factor {slope:.4g}.")
 
 
-def _is_parameter(patient: Callable, table: np.ndarray, width: int) -> bool:
-    """Does training change the table? Some parameter is as wide, and no smaller."""
-    if not isinstance(patient, nn.Module):
-        return False
-    return any(p.requires_grad and p.ndim >= 2 and p.shape[-1] == width for p in patient.parameters())
+def _trains(patient: Callable, width: int) -> bool:
+    """Does training change the table? Some parameter is as wide."""
+    kept = patient.parameters() if isinstance(patient, nn.Module) else ()
+    return any(p.requires_grad and p.ndim >= 2 and p.shape[-1] == width for p in kept)

@@ -34,9 +34,8 @@ class TableNotes(Notes):
             self.fault("not finite", f"The table holds {np.isnan(first).sum()} NaN and infinite numbers.")
             return None
         if len(first) > 1 and not np.any(first):
-            self.fault(
-                "no position added", "The code is zero everywhere: all positions look alike.", "Add it."
-            )
+            sentence = "The code is zero everywhere: all positions look alike."
+            self.fault("no position added", sentence, "Add it.")
             return None
         code = explain(tables, self.base, eps)
         if code is None:
@@ -74,9 +73,8 @@ def table_or_learned(
     """A parameter that holds sines is a fault; one that follows no formula was learned."""
     if trainable and (not np.any(tables[0]) or explain(tables, case.base, eps) is None):
         n, d = tables[0].shape
-        case.convention(
-            "learned positions", f"The code is a parameter of {n} rows and {d} columns, found by training."
-        )
+        sentence = f"The code is a parameter of {n} rows and {d} columns, found by training."
+        case.convention("learned positions", sentence)
         return None
     code = case.table(tables, eps)
     case.neighbours(tables[0], code)
@@ -106,18 +104,12 @@ def odd(case: TableNotes, at_width: Callable[[int], Any]) -> None:
         at_width(7)
         case.tried.append("an odd width")
     except Trouble as trouble:
-        words = str(trouble)
-        own = words.startswith(("ValueError", "AssertionError", "NotImplementedError"))
-        if own and "broadcast" not in words and any(w in words.lower() for w in (*REFUSALS, "no words")):
-            case.convention("even widths only", f"An odd width is refused: {words}.")
+        if trouble.refusal and any(word in str(trouble).lower() for word in (*REFUSALS, "no words")):
+            case.convention("even widths only", f"An odd width is refused: {trouble}.")
             return
-        crashes = trouble.__cause__ is not None
         # hardly anybody takes an odd width, and whoever does is told at once: no fault
-        case.convention(
-            "odd width crashes" if crashes else "odd width comes out even",
-            f"Made for even widths only: width 7 ends in {words}."
-            if crashes
-            else f"Made for even widths only: with width 7 it {words}.",
-            "The cosines have one column fewer: pe[:, 1::2] = torch.cos(angles)[:, : d_model // 2].",
-            "d_model = 7",
-        )
+        kind, sentence = "odd width comes out even", f"with width 7 it {trouble}."
+        if trouble.__cause__ is not None:
+            kind, sentence = "odd width crashes", f"width 7 ends in {trouble}."
+        cure = "The cosines have one column fewer: pe[:, 1::2] = torch.cos(angles)[:, : d_model // 2]."
+        case.convention(kind, f"Made for even widths only: {sentence}", cure, "d_model = 7")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from utils.doctor import call as caller
-from utils.doctor.call import Hangs, Trouble
-from utils.doctor.notes import Unfit
+from utils.doctor.call import Hangs, Trouble, Unfit, first_answer, named, numbers, required
 
 LENGTHS = [
     *("n", "l", "t", "s", "len", "length", "seq_len", "seq_length", "seqlen", "sequence_length", "n_ctx"),
@@ -32,35 +30,6 @@ INPUTS = [
     *("hidden_states", "token_embedding"),
 ]
 COMMON_WIDTHS = (16, 64, 32, 128, 512, 256, 8, 768, 4, 6, 10, 12, 20, 24, 48, 96, 100, 300, 384, 1024)
-
-
-def required(function: Callable) -> list[str]:
-    """Names of the arguments that have no default."""
-    return [p.name for p in _parameters(function) if p.default is p.empty]
-
-
-def _parameters(function: Callable) -> list[inspect.Parameter]:
-    function = function.forward if isinstance(function, nn.Module) else function
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return []
-    return [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-
-
-def named(function: Callable, names: list[str]) -> str | None:
-    """The first argument with one of these names."""
-    return next((p.name for p in _parameters(function) if p.name.lower() in names), None)
-
-
-def numbers(value: Any) -> np.ndarray | None:
-    """What came back, in float64; None if it is no array of real numbers."""
-    if isinstance(value, (tuple, list)) and value and isinstance(value[0], (Tensor, np.ndarray)):
-        value = torch.stack(list(map(torch.as_tensor, value))) if isinstance(value, list) else value[0]
-    found = caller.tensor(value)
-    if found is None or found.dtype == torch.bool or found.is_meta:
-        return None
-    return found.detach().double().to_dense().cpu().numpy()
 
 
 def complex_numbers(value: Any) -> bool:
@@ -121,15 +90,17 @@ def maker(function: Callable) -> tuple[Make, str]:
 
 def _ways(function: Callable) -> Iterator[Make]:
     n_name, d_name = named(function, LENGTHS), named(function, WIDTHS)
-    if n_name and d_name:
-        yield lambda n, d: caller.call(function, **{n_name: n, d_name: d})
-        yield lambda n, d: caller.call(function, **{n_name: torch.arange(n), d_name: d})
-        yield lambda n, d: caller.call(function, **{n_name: torch.arange(n).float(), d_name: d})
-        return
-    yield lambda n, d: caller.call(function, n, d)
-    yield lambda n, d: caller.call(function, d, n)
-    yield lambda n, d: caller.call(function, torch.arange(n), d)
-    yield lambda n, d: caller.call(function, torch.arange(n).float(), d)
+
+    def make(n: Any, d: Any) -> Any:
+        if n_name and d_name:
+            return caller.call(function, **{n_name: n, d_name: d})
+        return caller.call(function, n, d)
+
+    yield make
+    if not (n_name and d_name):
+        yield lambda n, d: make(d, n)
+    yield lambda n, d: make(torch.arange(n), d)
+    yield lambda n, d: make(torch.arange(n).float(), d)
 
 
 def _row_by_row(make: Make) -> Make:
@@ -138,15 +109,6 @@ def _row_by_row(make: Make) -> Make:
 
 def _turned(value: Any) -> Any:
     return value.T if isinstance(value, (Tensor, np.ndarray)) else np.asarray(value).T
-
-
-def flat(table: np.ndarray, n: int, d: int) -> np.ndarray | None:
-    """(1, n, d), (n, 1, d) ... as (n, d)."""
-    return (
-        table.reshape(n, d)
-        if tuple(s for s in table.shape if s != 1) == tuple(s for s in (n, d) if s != 1)
-        else None
-    )
 
 
 def _what(found: np.ndarray | None) -> str:
@@ -182,6 +144,11 @@ class Adder:
             y = y.transpose(1, 0, 2)
         return y[None] if self.axes == "nd" and y.ndim == 2 else y
 
+    @property
+    def eps(self) -> float:
+        """The precision of its numbers."""
+        return torch.finfo(self.dtype).eps
+
     def arrange(self, x: Tensor) -> Tensor:
         """(B, n, d) as the patient wants it."""
         x = x.to(self.dtype)
@@ -194,26 +161,16 @@ class Adder:
 
 def adder(patient: Callable, d_model: int | None) -> Adder:
     """How to ask this patient, or Trouble in its own words."""
-    trouble: Trouble | None = None
-    dtype = _dtype(patient)
-    for width in [d_model] if d_model else _widths(patient):
-        for shape, axes in (((2, 7, width), "bnd"), ((1, 7, width), "bnd"), ((7, 2, width), "bnd")):
-            try:
-                found = numbers(caller.call(copied(patient), torch.zeros(shape, dtype=dtype)))
-            except Hangs:
-                raise
-            except Trouble as error:
-                trouble = trouble or error
-                continue
-            if found is not None and found.ndim >= 2:
-                return Adder(lambda: copied(patient), width, dtype, axes)
-            trouble = trouble or Trouble("returns no array of numbers")
-        try:
-            if numbers(caller.call(copied(patient), torch.zeros(7, width, dtype=dtype))) is not None:
-                return Adder(lambda: copied(patient), width, dtype, "nd")
-        except Trouble:
-            continue
-    raise trouble or Trouble("takes no (B, n, d)")
+    dtype, widths = _dtype(patient), [d_model] if d_model else _widths(patient)
+    shapes = (shape for w in widths for shape in ((2, 7, w), (1, 7, w), (7, 2, w), (7, w)))
+
+    def ask(shape: tuple[int, ...]) -> None:
+        found = numbers(caller.call(copied(patient), torch.zeros(shape, dtype=dtype)))
+        if found is None or found.ndim < 2 < len(shape):
+            raise Trouble("returns no array of numbers")
+
+    shape, _ = first_answer(shapes, ask)
+    return Adder(lambda: copied(patient), shape[-1], dtype, "nd" if len(shape) == 2 else "bnd")
 
 
 def by_index(patient: Callable) -> np.ndarray | None:

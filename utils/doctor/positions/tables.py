@@ -9,23 +9,48 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 ROWS = 48  # compared entry by entry; beyond, float32 angles of grown frequencies are noise
 PLAIN = "plain"
-OTHER_RULES = (
-    "integer exponent",  # pos / base ** (2 * i // d): the exponent is 0
-    "integer column",  # pos / base ** (2 * column // d): 0 in one half, 1 in the other
-    "not divided",  # pos / base ** (2 * i)
-    "divided outside",  # pos / base ** (2 * i) / d
-    "multiplied outside",  # pos / base ** 2 * i / d
-    "multiplied pair",  # the same with 2 i, the index of the column
-    "exponential first",  # exp(2 * i) * -log(base) / d
-    "power of position",  # (pos / base) ** (2 * i / d)
-)
+USUAL_LAGS = {(0, 0), (0, 1), (0, 2), (2, 2)}
+FACTORS = (1.0, 2.0, 0.5)
+Rule = Callable[[np.ndarray, np.ndarray, np.ndarray, float, int], np.ndarray]
+# name -> how it is written, and the angles of column `slot` of pair i
+OTHER_RULES: dict[str, tuple[str, Rule]] = {
+    "integer exponent": (
+        "pos / base ** (2 * i // d_model)",
+        lambda pos, i, slot, base, d: pos * np.ones(len(i)),
+    ),
+    "integer column": (
+        "pos / base ** (2 * column // d_model)",
+        lambda pos, i, slot, base, d: pos * base ** -(2.0 * (2 * i + slot) // d),
+    ),
+    "not divided": ("pos / base ** (2 * i)", lambda pos, i, slot, base, d: pos * base ** -(2.0 * i)),
+    "divided outside": (
+        "pos / base ** (2 * i) / d_model",
+        lambda pos, i, slot, base, d: pos * (base ** -(2.0 * i) / d),
+    ),
+    "multiplied outside": (
+        "pos / base ** 2 * i / d_model",
+        lambda pos, i, slot, base, d: pos * (i / (base**2 * d)),
+    ),
+    "multiplied pair": (  # 2 i, the index of the column
+        "pos / base ** 2 * i / d_model",
+        lambda pos, i, slot, base, d: pos * (2 * i / (base**2 * d)),
+    ),
+    "exponential first": (
+        "exp(2 * i) * -log(base) / d_model",
+        lambda pos, i, slot, base, d: pos * (-np.exp(2.0 * i) * math.log(base) / d),
+    ),
+    "power of position": (
+        "(pos / base) ** (2 * i / d_model)",
+        lambda pos, i, slot, base, d: (pos / base) ** (2 * i / d),
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -84,12 +109,12 @@ class Code:
     def angles(self, n: int, d: int) -> np.ndarray:
         """The angle in every entry: (n, d)."""
         pair, slot = _places(d, self.halves)
-        lag = np.asarray(self.lags)[slot]
         position = np.arange(self.start, self.start + n, dtype=float)[:, None]
         with np.errstate(all="ignore"):
-            if self.rule == "power of position":
-                return (position / self.base) ** (2 * pair / d)
-            return position * self._frequencies(pair, lag, slot, d)
+            if self.rule in OTHER_RULES:
+                return OTHER_RULES[self.rule][1](position, pair, slot, self.base, d)
+            exponent = self.factor * (2 * pair + np.asarray(self.lags)[slot]) / max(1, d + self.extra)
+            return position * self.base ** (exponent if self.rule == "inverse" else -exponent)
 
     def table(self, n: int, d: int) -> np.ndarray:
         """The table that this description gives: (n, d)."""
@@ -97,24 +122,6 @@ class Code:
         angles = self.angles(n, d)
         cosine = np.array([letter == "c" for letter in self.order])[slot]
         return self.scale * np.where(cosine, np.cos(angles), np.sin(angles))
-
-    def _frequencies(self, pair: np.ndarray, lag: np.ndarray, slot: np.ndarray, d: int) -> np.ndarray:
-        exponent = self.factor * (2 * pair + lag) / max(1, d + self.extra)
-        if self.rule == "integer exponent":
-            return np.ones(len(pair))
-        if self.rule == "integer column":
-            return self.base ** -(2.0 * (2 * pair + slot) // d)
-        if self.rule == "not divided":
-            return self.base ** -(2.0 * pair)
-        if self.rule == "divided outside":
-            return self.base ** -(2.0 * pair) / d
-        if self.rule == "multiplied outside":
-            return pair / (self.base**2 * d)
-        if self.rule == "multiplied pair":
-            return 2 * pair / (self.base**2 * d)
-        if self.rule == "exponential first":
-            return -np.exp(2.0 * pair) * math.log(self.base) / d
-        return self.base ** (exponent if self.rule == "inverse" else -exponent)
 
 
 def explain(tables: Sequence[np.ndarray], base: float = 10000.0, eps: float = 1e-7) -> Code | None:
@@ -132,16 +139,12 @@ def explain(tables: Sequence[np.ndarray], base: float = 10000.0, eps: float = 1e
         if padding and (np.any(first[0]) or not np.any(first[1:])):
             continue
         described = _candidates(first, base, eps, padding) if waves else _stretched(base)
-        candidates = sorted(set(described), key=lambda code: code.oddities(base))
-        if (
-            coarse
-        ):  # so blurred a table fits almost any base: at most one thing may be wrong with the exponent
+        candidates = [replace(code, coarse=coarse) for code in dict.fromkeys(described)]
+        if coarse:  # so blurred a table fits almost any base: at most one thing is wrong with the exponent
             candidates = [code for code in candidates if code.is_simple(base)]
-        for code in candidates:
-            fitted = _fit(replace(code, coarse=coarse), first, eps)
-            if fitted is not None and all(
-                _fit(replace(code, coarse=coarse), table, eps) is not None for table in tables[1:]
-            ):
+        for code in sorted(candidates, key=lambda code: code.oddities(base)):
+            fitted = _fit(code, first, eps)
+            if fitted and all(_fit(code, table, eps) for table in tables[1:]):
                 return fitted
     return None
 
@@ -205,15 +208,10 @@ def _candidates(table: np.ndarray, base: float, eps: float, padding: bool) -> It
         readings = _readings(table / scale, start, eps, padding)
         for halves, order in itertools.product((False, True), ("sc", "cs", "ss", "cc")):
             shape = Code(halves=halves, order=order, start=start, padding=padding, scale=scale)
-            yield from (replace(shape, base=b, rule=r) for b in (base,) for r in OTHER_RULES)
+            yield from (replace(shape, base=base, rule=rule) for rule in OTHER_RULES)
             yield from (replace(shape, base=b) for b in mixed)
-            lags = ((0, 0), (0, 1), (0, 2), (2, 2))
-            yield from (
-                replace(shape, base=b, rule="inverse", lags=s, factor=f)
-                for b in bases
-                for s in lags
-                for f in (1.0, 2.0, 0.5)
-            )
+            for b, lags, factor in itertools.product(bases, USUAL_LAGS, FACTORS):
+                yield replace(shape, base=b, rule="inverse", lags=lags, factor=factor)
             yield from _from_slope(shape, readings, table.shape[1], base)
 
 
@@ -262,12 +260,12 @@ def _with_slope(
     shape: Code, slope: float, lines: list[tuple[float, float] | None], d: int, base: float
 ) -> Iterator[Code]:
     measured = tuple(0 if line is None else round(2 * line[0] / slope) for line in lines)
-    usual = {(0, 0), (0, 1), (0, 2), (2, 2)}  # half precision may blur what was measured
-    for lags in usual | ({measured} if max(map(abs, measured)) <= 4 else set()):
-        for extra, factor in itertools.product((0, -2, -1, 1), (1.0, 2.0, 0.5)):
-            raw = math.exp(min(200.0, -slope * max(1, d + extra) / (2 * factor)))
-            for b in _neat(raw, base, alone=factor == 1 and extra == 0):
-                yield replace(shape, base=b, factor=factor, extra=extra, lags=lags)
+    # the usual ones, too, as half precision may blur what was measured
+    all_lags = USUAL_LAGS | ({measured} if max(map(abs, measured)) <= 4 else set())
+    for lags, extra, factor in itertools.product(all_lags, (0, -2, -1, 1), FACTORS):
+        raw = math.exp(min(200.0, -slope * max(1, d + extra) / (2 * factor)))
+        for b in _neat(raw, base, alone=factor == 1 and extra == 0):
+            yield replace(shape, base=b, factor=factor, extra=extra, lags=lags)
 
 
 def _readings(unit: np.ndarray, start: int, eps: float, padding: bool) -> dict[str, np.ndarray]:
