@@ -9,16 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from utils.doctor import call as caller
-from utils.doctor.call import Hangs, Trouble
+from utils.doctor.call import Hangs, Trouble, named, required
 from utils.doctor.masks.causal import causal, sizes
 from utils.doctor.masks.names import ID_NAMES, LENGTH_NAMES, PAD_NAMES, SIZE_NAMES, SMALL_NAMES
 from utils.doctor.masks.padding import mask_name, padding
 from utils.doctor.masks.values import MaskNotes, array
 from utils.doctor.notes import written
-from utils.doctor.positions.patients import named, required
 from utils.doctor.report import Report
-
-SPECIES = "mask builder"
 
 
 def examine(
@@ -39,7 +36,7 @@ def examine(
     def look() -> None:
         (causal if (species or _kind_of(patient)) == "causal" else padding)(notes, patient)
 
-    return written(notes, name, SPECIES, look)
+    return written(notes, name, "mask builder", look)
 
 
 def _kind_of(patient: Callable) -> str:

@@ -11,13 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from utils.doctor.call import Trouble
-from utils.doctor.notes import Notes, Unfit
-from utils.doctor.report import CONVENTION, FAULT, Finding, Matrices
+from utils.doctor.call import Trouble, Unfit
+from utils.doctor.notes import Notes
+from utils.doctor.report import FAULT, Finding, Matrices
 
 HALF_RANGE = 65504.0  # float16 ends here
-
-
 STRONG = -50.0  # exp of this is 2e-22
 
 
@@ -27,13 +25,6 @@ class MaskNotes(Notes):
 
     means: str | None = None
 
-    def say(self, kind: str, verdict: str, sentence: str, cure: str = "", shown: str = "",
-            matrices: tuple[np.ndarray, np.ndarray] | None = None) -> None:  # fmt: skip
-        """Note a finding, once."""
-        if not self.has(kind):
-            proof = (Matrices("1 = may attend", *(m.astype(float) for m in matrices)),) if matrices else ()
-            self.add(Finding(kind, verdict, sentence, cure, shown, proof))
-
 
 @dataclass(frozen=True)
 class Guess:
@@ -41,9 +32,9 @@ class Guess:
 
     kind: str
     keep: np.ndarray
-    verdict: str = FAULT
     sentence: str = ""
     cure: str = ""
+    verdict: str = FAULT
 
 
 @dataclass(frozen=True)
@@ -75,64 +66,44 @@ def read(case: MaskNotes, mask: np.ndarray) -> Marks:
     if mask.dtype == bool:
         return Marks(mask, None)
     wide = mask.astype(float)
-    if np.isnan(wide).any():
-        case.say(
-            "not finite",
-            FAULT,
-            f"{np.isnan(wide).sum()} of {wide.size} entries are NaN: 0 times infinity is no number.",
-            "torch.zeros(...).masked_fill(hidden, float('-inf')).",
-        )
-        wide = np.where(np.isnan(wide), 0.0, wide)
+    nans = np.isnan(wide)
+    if nans.any():
+        sentence = f"{nans.sum()} of {wide.size} entries are NaN: 0 times infinity is no number."
+        case.fault("not finite", sentence, "torch.zeros(...).masked_fill(hidden, float('-inf')).")
+        wide[nans] = 0.0
     values = set(np.unique(wide).tolist())
     if values <= {0.0, 1.0}:
-        case.say(
-            "zeros and ones",
-            CONVENTION,
-            f"The mask holds 0 and 1 as {mask.dtype}: added to scores it would hide nothing.",
-            "mask.bool(), and masked_fill where it is used.",
-        )
+        sentence = f"The mask holds 0 and 1 as {mask.dtype}: added to scores it would hide nothing."
+        case.convention("zeros and ones", sentence, "mask.bool(), and masked_fill where it is used.")
         return Marks(wide == 1, None)
-    case.say(
-        "added to scores", CONVENTION, "The mask is made of numbers to be added: 0 leaves a score as it is."
-    )
-    fill = max((v for v in values if v != 0), key=abs)
+    case.convention("added to scores", "The mask is made of numbers to be added: 0 leaves a score as it is.")
     if len({max(v, STRONG) for v in values} - {0.0}) > 1:  # two strong ones are as good as one
-        case.say(
-            "several fills",
-            FAULT,
-            f"Hidden entries hold different numbers: {sorted(values)[:4]}.",
-            "Combine masks as booleans, with & or |, and fill once.",
-        )
-    _fill(case, fill)
+        sentence = f"Hidden entries hold different numbers: {sorted(values)[:4]}."
+        case.fault("several fills", sentence, "Combine masks as booleans, with & or |, and fill once.")
+    _fill(case, max((v for v in values if v != 0), key=abs))
     return Marks(wide != 0, "hide")
 
 
 def _fill(case: MaskNotes, fill: float) -> None:
     line = "masked_fill(hidden, float('-inf'))."
     if abs(fill) < 1e-3:
-        case.say(
-            "fill near zero",
-            FAULT,
-            f"The fill is {fill:g}, which is nearly 0: a hidden key keeps its score (was {fill:g} "
-            "meant as a power of ten "
-            "with the other sign?).",
-            line,
-        )
-    elif fill > 0:
-        case.say("fill is positive", FAULT, f"{fill:g} is added to hidden scores: they win.", line)
-    elif fill > STRONG:
-        share = np.exp(fill)
         sentence = (
-            f"The fill is {fill:g}: against an equal score a hidden key still gets {share:.2g} of a share."
+            f"The fill is {fill:g}, which is nearly 0: a hidden key keeps its score (was {fill:g} meant as a "
+            "power of ten with the other sign?)."
         )
-        case.say("fill too weak", FAULT, sentence, line)
+        case.fault("fill near zero", sentence, line)
+    elif fill > 0:
+        case.fault("fill is positive", f"{fill:g} is added to hidden scores: they win.", line)
+    elif fill > STRONG:
+        sentence = (
+            f"The fill is {fill:g}: against an equal score a hidden key still gets {np.exp(fill):.2g} of a "
+            "share."
+        )
+        case.fault("fill too weak", sentence, line)
     elif np.isfinite(fill) and fill < -HALF_RANGE:
-        case.say(
-            "fill overflows float16",
-            CONVENTION,
-            f"The fill {fill:.3g} is beyond float16, which ends at -65504: fine in float32.",
-            "float('-inf'), or torch.finfo(scores.dtype).min.",
-        )
+        sentence = f"The fill {fill:.3g} is beyond float16, which ends at -65504: fine in float32."
+        cure = "float('-inf'), or torch.finfo(scores.dtype).min."
+        case.convention("fill overflows float16", sentence, cure)
 
 
 def line_up(
@@ -145,17 +116,17 @@ def line_up(
         if not np.array_equal(readings[reading], guess.keep):
             continue
         if reading == "hide" and meant is None:
-            case.say(
+            case.convention(
                 "marked means hidden",
-                CONVENTION,
                 "True (or 1) marks what is hidden, as in nn.MultiheadAttention; "
                 "F.scaled_dot_product_attention reads True as 'may attend'.",
                 "Turn it with ~mask where the other meaning is wanted.",
             )
-        if guess.kind:
-            first = [keep if keep.ndim == 2 else keep[0] for keep in (guess.keep, guesses[0].keep)]
-            proof = tuple(first)  # of the first sequence
-            proof = proof if proof[0].shape == proof[1].shape else None
-            case.say(guess.kind, guess.verdict, guess.sentence, guess.cure, shown, proof)
+        if guess.kind:  # shown for the first sequence
+            found, wanted = (
+                (keep if keep.ndim == 2 else keep[0]).astype(float) for keep in (guess.keep, guesses[0].keep)
+            )
+            proof = (Matrices("1 = may attend", found, wanted),) if found.shape == wanted.shape else ()
+            case.add(Finding(guess.kind, guess.verdict, guess.sentence, guess.cure, shown, proof))
         return guess, reading
     return None, None
