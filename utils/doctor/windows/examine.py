@@ -7,6 +7,7 @@ other queries it shows whether the shares are those of a softmax of the scores.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Callable
@@ -18,23 +19,17 @@ import torch
 from torch import Tensor
 
 from utils.doctor import call as caller
-from utils.doctor.call import Hangs, Trouble
+from utils.doctor.call import Hangs, Trouble, first_answer, named, numbers, required
 from utils.doctor.notes import written
-from utils.doctor.positions.patients import named, numbers, required
-from utils.doctor.report import CONVENTION, FAULT, Report
+from utils.doctor.report import CONVENTION, FAULT, Finding, Report
 from utils.doctor.windows.notes import Ask, N, WindowNotes
 from utils.doctor.windows.pattern import pattern, seen_in, set_hubs_aside
 from utils.doctor.windows.shares import ignored, outside, shares, sums
-
-SPECIES = "local attention"
-
 
 WINDOWS = [
     *("window", "w", "window_size", "sliding_window", "local_window", "left_window", "half_window", "win"),
     *("size", "radius", "r", "span", "width", "bandwidth", "context", "block_size", "neighbors", "k_size"),
 ]
-
-
 QUERIES, KEYS, VALUES = ["q", "query", "queries"], ["k", "key", "keys"], ["v", "value", "values"]
 CAUSAL = ["is_causal", "causal", "autoregressive", "masked", "unidirectional"]
 
@@ -54,7 +49,7 @@ def examine(
                  False: 3 neighbours on each side besides it. None: any known way to count is right
     """
     notes = WindowNotes(causal=is_causal, counts_self=counts_self)
-    return written(notes, name, SPECIES, lambda: _examine(notes, patient))
+    return written(notes, name, "local attention", lambda: _examine(notes, patient))
 
 
 def _examine(case: WindowNotes, patient: Callable) -> None:
@@ -62,22 +57,16 @@ def _examine(case: WindowNotes, patient: Callable) -> None:
     ask, takes_causal = _asker(case, patient, q)
     first = ask(q, q.flip(0), 3, True)
     if not np.array_equal(first, ask(q, q.flip(0), 3, True), equal_nan=True):
-        case.say(
-            "random on each call",
-            FAULT,
-            "The same input gives different outputs.",
-            "No dropout in a function.",
-        )
+        sentence = "The same input gives different outputs."
+        case.fault("random on each call", sentence, "No dropout in a function.")
         return
     modes = (False, True) if takes_causal else (case.causal,)
     readings = {causal: _mode(case, ask, causal) for causal in modes}
     if takes_causal and None not in readings.values() and len(set(readings.values())) > 1:
-        case.say(
-            "window counted in two ways",
-            FAULT,
-            f"Looking both ways the window is {readings[False]}, looking back only it is {readings[True]}.",
-            "Count neighbours the same way in both modes.",
+        sentence = (
+            f"Looking both ways the window is {readings[False]}, looking back only it is {readings[True]}."
         )
+        case.fault("window counted in two ways", sentence, "Count neighbours the same way in both modes.")
     _small_inputs(case, ask, modes[-1])
     _integers(case, ask)
 
@@ -133,24 +122,24 @@ def _asker(case: WindowNotes, patient: Callable, q: Tensor) -> tuple[Asker, bool
         raise Trouble("it has no argument for the window called window, w, window_size, size or radius")
     known = {*QUERIES, *KEYS, *VALUES, *WINDOWS, *CAUSAL}
     case.certain = all(name.lower() in known for name in required(patient)) and len(required(patient)) > 3
-    trouble: Trouble | None = None
-    for square, arrays, axes in itertools.product((False, True), (False, True), (0, 1, 2)):
-        ask = Asker(patient, axes, square, arrays)
-        try:
-            ask(q, q, 3, False)
-        except Hangs:
-            raise
-        except Trouble as error:
-            trouble = trouble or error
-            continue
-        if square:
-            case.fault(
-                "d_v must equal d_k",
-                f"Values of width {N} with keys of width {q.shape[1]} end in {trouble}.",
-                "Take the output's width from v: v.shape[-1].",
-            )
-        return ask, named(patient, CAUSAL) is not None
-    raise trouble
+    ways = list(itertools.product((False, True), (0, 1, 2)))
+
+    def first(square: bool) -> Asker:
+        askers = (Asker(patient, axes, square, arrays) for arrays, axes in ways)
+        return first_answer(askers, lambda ask: ask(q, q, 3, False))[0]
+
+    try:
+        ask = first(square=False)
+    except Hangs:
+        raise
+    except Trouble as trouble:
+        with contextlib.suppress(Trouble):
+            ask = first(square=True)
+            sentence = f"Values of width {N} with keys of width {q.shape[1]} end in {trouble}."
+            case.fault("d_v must equal d_k", sentence, "Take the output's width from v: v.shape[-1].")
+            return ask, named(patient, CAUSAL) is not None
+        raise
+    return ask, named(patient, CAUSAL) is not None
 
 
 def _mode(case: WindowNotes, ask: Ask, causal: bool | None) -> str | None:
@@ -159,9 +148,8 @@ def _mode(case: WindowNotes, ask: Ask, causal: bool | None) -> str | None:
     weights = {w: ask(zeros, zeros, w, causal) for w in (2, 3, 4)}
     if not all(np.isfinite(t).all() for t in weights.values()):
         rows = np.flatnonzero(~np.isfinite(weights[3]).all(1))
-        case.say(
-            "not finite", FAULT, f"Rows {rows.tolist()} are NaN or infinite.", "Let each token see itself."
-        )
+        sentence = f"Rows {rows.tolist()} are NaN or infinite."
+        case.fault("not finite", sentence, "Let each token see itself.")
         return None
     seen = {w: seen_in(t) for w, t in weights.items()}
     if not any(s.any() for s in seen.values()):
@@ -188,15 +176,10 @@ def _small_inputs(case: WindowNotes, ask: Ask, causal: bool | None) -> None:
         try:
             out = ask(torch.zeros(n, 4), torch.zeros(n, 4), w, causal)
             if not np.isfinite(out).all():
-                case.say("not finite", FAULT, f"{words} give NaN or infinity.")
+                case.fault("not finite", f"{words} give NaN or infinity.")
         except Trouble as trouble:
-            refused = str(trouble).startswith(("ValueError", "AssertionError")) and "broadcast" not in str(
-                trouble
-            )
-            verdict = CONVENTION if refused else FAULT
-            case.say(
-                kind, verdict, f"{words} end in {trouble}.", "Pad at the end, and hide the padding.", words
-            )
+            sentence, cure = f"{words} end in {trouble}.", "Pad at the end, and hide the padding."
+            case.add(Finding(kind, CONVENTION if trouble.refusal else FAULT, sentence, cure, words))
 
 
 def _integers(case: WindowNotes, ask: Asker) -> None:
@@ -212,9 +195,6 @@ def _integers(case: WindowNotes, ask: Asker) -> None:
     except Trouble:
         return  # refused
     if found is not None and wanted is not None and not np.allclose(found, wanted, atol=1e-3):
-        case.fault(
-            "integer input is rounded",
-            f"Integers give an output that is off by {np.abs(found - wanted).max():.3g}: "
-            "a buffer has their dtype.",
-            "Make buffers in a float dtype, or refuse integers.",
-        )
+        gap = np.abs(found - wanted).max()
+        sentence = f"Integers give an output that is off by {gap:.3g}: a buffer has their dtype."
+        case.fault("integer input is rounded", sentence, "Make buffers in a float dtype, or refuse integers.")

@@ -8,16 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from utils.doctor.notes import Notes
-from utils.doctor.report import Finding, Matrices
+from utils.doctor.report import Matrices
 
 N = 12  # 2, 3 and 4 divide it, for those who cut into blocks
-
-
 MIDDLE = N // 2
-
-
 SHOWN = f"{N} tokens, window=3"
-
 NEVER = 1e-12  # a share below this is none
 
 Ask = Callable[..., np.ndarray]  # (q, k, window, causal) -> weights (n, n)
@@ -33,30 +28,19 @@ class WindowNotes(Notes):
     causal: bool | None = None
     counts_self: bool | None = None
 
-    def say(
-        self,
-        kind: str,
-        verdict: str,
-        sentence: str,
-        cure: str = "",
-        shown: str = "",
-        matrices: tuple[np.ndarray, np.ndarray] | None = None,
-    ) -> None:
-        """Note a finding, once."""
-        if not self.has(kind):
-            proof = ()
-            # the identity was given as v, so that seeing it again says nothing of who sees whom
-            if matrices and np.array_equal(matrices[0], np.eye(len(matrices[0]))):
-                matrices = None
-            if matrices:  # a corner shows it, but a window that wraps around shows at the far end
-                side = N if kind == "wraps around" else 8
-                binary = np.isin(matrices[0], (0, 1)).all()
-                what = "key j seen by query i" if binary else "weight of key j for query i"
-                proof = (Matrices(what, *(m[:side, :side] for m in matrices)),)
-            self.add(Finding(kind, verdict, sentence, cure, shown, proof))
+
+def picture(found: np.ndarray, wanted: np.ndarray, side: int = 8) -> tuple[Matrices, ...]:
+    """A corner of who sees whom, or how strongly: (N, N), found and wanted.
+
+    The identity was given as v, so that seeing it again says nothing of who sees whom.
+    """
+    if np.array_equal(found, np.eye(N)):
+        return ()
+    what = "key j seen by query i" if np.isin(found, (0, 1)).all() else "weight of key j for query i"
+    return (Matrices(what, *(m[:side, :side].astype(float) for m in (found, wanted))),)
 
 
-def band(n: int, lowest: int, highest: int) -> np.ndarray:
-    """True where lowest <= column - row <= highest."""
-    apart = np.arange(n)[None, :] - np.arange(n)[:, None]
+def band(lowest: int, highest: int) -> np.ndarray:
+    """(N, N), True where lowest <= column - row <= highest."""
+    apart = np.arange(N)[None, :] - np.arange(N)[:, None]
     return (lowest <= apart) & (apart <= highest)

@@ -7,8 +7,9 @@ import math
 import numpy as np
 import torch
 
-from utils.doctor.report import FAULT
-from utils.doctor.windows.notes import NEVER, Ask, N, WindowNotes, band
+from utils.doctor.windows.notes import NEVER, Ask, N, WindowNotes, band, picture
+
+EQUAL = f"{N} tokens, window=3, all scores equal"
 
 
 def sums(case: WindowNotes, weights: np.ndarray, seen: np.ndarray) -> None:
@@ -16,44 +17,25 @@ def sums(case: WindowNotes, weights: np.ndarray, seen: np.ndarray) -> None:
     sums, keys = weights.sum(1), seen.sum(1)
     if np.abs(sums - 1).max() < 1e-3:
         return
+    shown = (EQUAL, *picture(weights, seen / np.maximum(keys, 1)[:, None]))
     if np.abs(weights.sum(0) - 1).max() < 1e-3:
-        case.say(
-            "softmax over queries",
-            FAULT,
-            "Columns of weights sum to 1 instead of rows: keys hand out shares.",
-            "softmax(scores, dim=-1).",
-            f"{N} tokens, window=3, all scores equal",
-            (weights, seen / np.maximum(keys, 1)[:, None]),
-        )
+        sentence = "Columns of weights sum to 1 instead of rows: keys hand out shares."
+        case.fault("softmax over queries", sentence, "softmax(scores, dim=-1).", *shown)
         return
     share = weights[np.arange(N), seen.argmax(1)]
-    right = seen / np.maximum(keys, 1)[:, None]
-    if np.allclose(share, share[0], rtol=1e-3) and share[0] < 0.5:
-        among = round(1 / share[0])
-        of = f"all {N} keys" if among == N else f"{among} keys, also where there are fewer"
-        if among == N:
-            kind = "not renormalised"
-            cure = "Hide keys before the softmax, with -inf, not after it."
-        else:
-            kind = "padding gets a share"
-            cure = "Hide the padding with -inf before the softmax; a key of zeros has the score 0."
-        case.say(
-            kind,
-            FAULT,
-            f"Shares were made among {of}: rows sum to {sums.min():.3g} ... {sums.max():.3g}, not to 1.",
-            cure,
-            f"{N} tokens, window=3, all scores equal",
-            (weights, right),
-        )
+    total = f"sum to {sums.min():.3g} ... {sums.max():.3g}, not to 1."
+    if not np.allclose(share, share[0], rtol=1e-3) or share[0] >= 0.5:
+        cure = "Divide by the sum over the window, or use softmax."
+        case.fault("no normalisation", f"Rows of weights {total}", cure, *shown)
+        return
+    among = round(1 / share[0])
+    if among == N:
+        kind, of = "not renormalised", f"all {N} keys"
+        cure = "Hide keys before the softmax, with -inf, not after it."
     else:
-        case.say(
-            "no normalisation",
-            FAULT,
-            f"Rows of weights sum to {sums.min():.3g} ... {sums.max():.3g}, not to 1.",
-            "Divide by the sum over the window, or use softmax.",
-            f"{N} tokens, window=3, all scores equal",
-            (weights, right),
-        )
+        kind, of = "padding gets a share", f"{among} keys, also where there are fewer"
+        cure = "Hide the padding with -inf before the softmax; a key of zeros has the score 0."
+    case.fault(kind, f"Shares were made among {of}: rows {total}", cure, *shown)
 
 
 def outside(case: WindowNotes, weights: np.ndarray, seen: np.ndarray) -> None:
@@ -61,14 +43,11 @@ def outside(case: WindowNotes, weights: np.ndarray, seen: np.ndarray) -> None:
     inside = np.where(seen, weights, 0).max(1, keepdims=True)
     share = np.where(seen, 0, weights / inside).max()
     if share > NEVER:
-        case.say(
-            "fill too weak",
-            FAULT,
-            f"Keys outside the window have {share:.2g} of a share: their score is "
-            f"{math.log(share):.3g}, not -inf.",
-            "scores.masked_fill(~window, float('-inf')).",
-            f"{N} tokens, window=3, all scores equal",
+        sentence = (
+            f"Keys outside the window have {share:.2g} of a share: their score is {math.log(share):.3g}, not "
+            "-inf."
         )
+        case.fault("fill too weak", sentence, "scores.masked_fill(~window, float('-inf')).", EQUAL)
 
 
 def shares(case: WindowNotes, ask: Ask, seen: np.ndarray, causal: bool | None) -> None:
@@ -78,38 +57,28 @@ def shares(case: WindowNotes, ask: Ask, seen: np.ndarray, causal: bool | None) -
     weights, scores = ask(q, k, 3, causal), (q @ k.T / 2).double().numpy()
     where = seen if seen.any() else np.ones_like(seen)
     if not np.isfinite(weights).all():
-        case.say("not finite", FAULT, "Some weights are NaN or infinite.")
+        case.fault("not finite", "Some weights are NaN or infinite.")
         return
     if (weights[where] <= 0).any():
-        case.say(
-            "no softmax",
-            FAULT,
-            f"Weights inside the window go down to {weights[where].min():.3g}: scores were used "
-            "without softmax.",
-            "softmax(scores, dim=-1) before the product with v.",
+        sentence = (
+            f"Weights inside the window go down to {weights[where].min():.3g}: scores were used without "
+            "softmax."
         )
+        case.fault("no softmax", sentence, "softmax(scores, dim=-1) before the product with v.")
         return
-    moves, found = [], []
-    for row, keys in enumerate(where):
-        moves.append(scores[row, keys] - scores[row, keys].mean())
-        logs = np.log(weights[row, keys])
-        found.append(logs - logs.mean())
-    x, y = np.concatenate(moves), np.concatenate(found)
+    moves = [scores[row, keys] - scores[row, keys].mean() for row, keys in enumerate(where)]
+    logs = [np.log(weights[row, keys]) for row, keys in enumerate(where)]
+    x, y = np.concatenate(moves), np.concatenate([log - log.mean() for log in logs])
     if not x.any():  # every token sees one key only: nothing to compare
         return
     slope = float((x * y).sum() / (x * x).sum())
     if np.abs(y - slope * x).max() > 0.02 * max(1.0, np.abs(y).max()):
-        case.say(
-            "weights are no softmax of scores", FAULT, "Weights inside the window do not follow exp(q . k)."
-        )
+        sentence = "Weights inside the window do not follow exp(q . k)."
+        case.fault("weights are no softmax of scores", sentence)
     elif abs(slope - 1) > 0.01:
         kind = "scale missing" if abs(slope - 2) < 0.02 else "wrong scale"
-        case.say(
-            kind,
-            FAULT,
-            f"Scores are {slope:.3g} times q . k / sqrt(d_k), with d_k = 4.",
-            "Divide by math.sqrt(q.shape[-1]).",
-        )
+        sentence = f"Scores are {slope:.3g} times q . k / sqrt(d_k), with d_k = 4."
+        case.fault(kind, sentence, "Divide by math.sqrt(q.shape[-1]).")
     else:
         case.tried.append("weights inside the window, against a softmax of scores")
 
@@ -120,17 +89,14 @@ def ignored(case: WindowNotes, ask: Ask, causal: bool | None) -> None:
     weights = np.maximum(ask(q, q.flip(0), 3, causal), 1e-300)
     logs = np.log(weights) - (q @ q.flip(0).T / 2).double().numpy()
     kept = np.abs(logs - np.diag(logs)[:, None]) < 1e-2
-    proof = (kept.astype(float), band(N, -3, 0 if causal else 3).astype(float))
+    proof = picture(kept, band(-3, 0 if causal else 3))
     if np.array_equal(kept, np.tril(np.ones_like(kept))) or kept.all():
-        case.say("window ignored", FAULT, "Tokens at any distance are seen.", "Apply the window.", "", proof)
-    else:
-        case.say(
-            "hidden scores near zero",
-            FAULT,
-            "The score of a hidden key is 0 instead of minus infinity, be it by a multiplied mask or "
-            "by a tiny fill: "
-            "with equal scores it gets a full share.",
-            "scores.masked_fill(~window, float('-inf')) before the softmax.",
-            "",
-            proof,
-        )
+        sentence = "Tokens at any distance are seen."
+        case.fault("window ignored", sentence, "Apply the window.", "", *proof)
+        return
+    sentence = (
+        "The score of a hidden key is 0 instead of minus infinity, be it by a multiplied mask or by a tiny "
+        "fill: with equal scores it gets a full share."
+    )
+    cure = "scores.masked_fill(~window, float('-inf')) before the softmax."
+    case.fault("hidden scores near zero", sentence, cure, "", *proof)
