@@ -72,10 +72,7 @@ SOFTMAXES: dict[str, Callable[[Tensor], Tensor]] = {
     "base 2": lambda s: (s * math.log(2)).softmax(-1),
     "sum": lambda s: s / s.sum(-1, keepdim=True),
     "squares": lambda s: s**2 / (s**2).sum(-1, keepdim=True),
-    # keepdims is missing: the sums of rows are laid along the columns
-    "sums of other rows": lambda s: (
-        (e := (s - s.amax((-2, -1), keepdim=True)).exp()) / e.sum(-1)[..., None, :]
-    ),
+    "sums of other rows": _by_sums_of_other_rows,
     "everything": lambda s: s.flatten().softmax(0).view_as(s),
     "logarithm": lambda s: s.log_softmax(-1),
 }
