@@ -26,3 +26,11 @@ def test_one_matrix_cannot_look_round_a_ring_two_can():
         shares = {tied: names["learn"](tied, seed)[range(3), names["following"]] for tied in (True, False)}
         assert shares[False].min() > 0.999
         assert shares[True].max() == pytest.approx(1 / 3, abs=1e-3)
+
+
+def test_the_root_decides_where_scores_start_large_and_only_there():
+    names = names_of("03", "def fetch_next")
+    for seed in SEEDS:
+        assert names["fetch_next"](True, 1.0, seed) > 0.99
+        assert names["fetch_next"](False, 1.0, seed) < 0.95
+        assert names["fetch_next"](False, 0.1, seed) > 0.99

@@ -11,6 +11,7 @@ from matplotlib import rc_context, rcParams
 from PIL import Image
 
 from utils import plots
+from utils.charts import Curves, Histogram
 from utils.plots import INK, KEY, PALE, QUERY, Bars, Heatmap, figure, lay_out, picture, show
 from utils.png import to_png
 from utils.products import Products
@@ -277,3 +278,25 @@ def test_panels_may_lie_in_a_mosaic():
     assert left.ax.get_position().x1 < upper.ax.get_position().x0
     assert lower.ax.get_position().y1 < upper.ax.get_position().y0
     assert lower.ax.get_xlabel() == "share of the squares"
+
+
+def test_a_histogram_counts_one_bar_per_unit_and_the_outside_at_its_ends():
+    panel = Histogram(limit=3, top=1.0)
+    fig = figure([panel])
+    assert panel.update(np.array([[0.2, -0.4], [2.6, 99.0]])) is False
+    bars = [path.get_extents() for path in panel.bars.get_paths()]
+    assert [((b.x0 + b.x1) / 2, b.height) for b in bars] == [(0.0, 0.5), (3.0, 0.5)]
+    pixels(fig)
+
+
+def test_curves_show_their_heights_and_the_point_on_one_of_them():
+    panel = Curves([1, 2, 4], ["a", "b"], limit=(0.1, 10))
+    fig = figure([panel])
+    assert panel.update([[1, 2, 3], [3, 2, 1]], mark=(1, 2)) is False
+    assert [line.get_ydata().tolist() for line in panel.drawn] == [[1, 2, 3], [3, 2, 1]]
+    assert panel.point.get_data()[0] == [4] and panel.point.get_data()[1] == [1.0]
+    panel.update([[1, 2, 3], [3, 2, 1]])
+    assert not panel.point.get_visible()
+    pixels(fig)
+    with pytest.raises(ValueError, match=re.escape("(1, 3) heights do not fit 2 lines of 3 points")):
+        panel.update([[1, 2, 3]])

@@ -80,3 +80,13 @@ def test_large_scores_are_traced_as_softmax_computes_them():
         share = 1 / (1 + np.exp(scores[1] - scores[0]))
         assert f"- {scores.max():.4g})" in trace[2]
         assert trace[3].endswith(f"= {share:.3f}")
+
+
+def test_a_forbidden_key_is_traced_to_a_share_of_zero():
+    query, keys = np.array([1.0, 2.0]), np.array([[1.0, 0.0], [0.0, 1.0], [50.0, 50.0]])
+    allowed = np.array([True, True, False])
+    trace = trace_weight(query, keys, 2, 1.0, allowed=allowed)
+    assert [line.split("  ")[0] for line in trace] == ["dot product", "divided", "masked", "exp", "share"]
+    assert trace[-1].endswith("= 0.000")
+    trace = trace_weight(query, keys, 1, 1.0, allowed=allowed)
+    assert trace[-1].endswith(f"= {np.e / (1 + np.e):.3f}")
