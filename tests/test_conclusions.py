@@ -34,3 +34,13 @@ def test_the_root_decides_where_scores_start_large_and_only_there():
         assert names["fetch_next"](True, 1.0, seed) > 0.99
         assert names["fetch_next"](False, 1.0, seed) < 0.95
         assert names["fetch_next"](False, 0.1, seed) > 0.99
+
+
+def test_one_head_cannot_tell_two_neighbours_two_can():
+    names = names_of("04", "def learn(num_heads")
+    for seed in SEEDS:
+        right = {
+            h: names["accuracy"](names["learn"](h, seed), names["BOTH_NEIGHBOURS"], seed=1) for h in (1, 2)
+        }
+        assert right[1] < 0.25
+        assert right[2] > 0.99

@@ -12,6 +12,40 @@ from torch import nn
 from utils.attention import scaled_dot_product_attention, softmax
 from utils.exercises import EXERCISES, check, examine
 from utils.exercises.check import Exercise
+from utils.multihead import merge_heads, split_heads
+
+
+class MyOtherMultiHead(nn.Module):
+    """A list of heads, each with matrices of its own."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        assert d_model % num_heads == 0, "the heads do not fit"
+        d_k = d_model // num_heads
+        self.heads = nn.ModuleList(
+            nn.ModuleList(nn.Linear(d_model, d_k) for _ in "qkv") for _ in range(num_heads)
+        )
+        self.out = nn.Linear(d_model, d_model)
+
+    def forward(self, x):
+        found = [scaled_dot_product_attention(*(part(x) for part in head))[0] for head in self.heads]
+        return self.out(torch.cat(found, -1))
+
+
+class MyPackedMultiHead(nn.Module):
+    """One matrix for queries, keys and values."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        if d_model % num_heads:
+            raise ValueError("the heads do not fit")
+        self.h, self.qkv, self.out = num_heads, nn.Linear(d_model, 3 * d_model), nn.Linear(d_model, d_model)
+
+    def forward(self, x):
+        q, k, v = (split_heads(part, self.h) for part in self.qkv(x).chunk(3, -1))
+        found = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+        return self.out(merge_heads(found))
+
 
 RIGHT = {  # other ways to be right than the solution in the notebook
     "01-softmax": [
@@ -72,6 +106,30 @@ RIGHT = {  # other ways to be right than the solution in the notebook
             query, key, value, mask, causal
         )[0],
     ],
+    "04-split": [
+        lambda x, h: torch.stack(x.chunk(h, -1), -3),
+        lambda x, h: x.reshape(*x.shape[:-1], h, -1).swapaxes(-2, -3).contiguous(),
+    ],
+    "04-merge": [
+        lambda x: torch.cat(x.unbind(-3), -1),
+        lambda x: x.transpose(-2, -3).contiguous().view(*x.shape[:-3], x.shape[-2], -1),
+    ],
+    "04-unpack": [
+        lambda w: tuple(w.T.chunk(3, -1)),
+        lambda w: [w[i * w.shape[1] : (i + 1) * w.shape[1]].T for i in range(3)],
+    ],
+    "04-module": [MyOtherMultiHead, MyPackedMultiHead],
+    "04-decoder": [
+        lambda x, m, real, a, b: b(
+            a(x, x, x, attn_mask=torch.ones(x.shape[1], x.shape[1]).tril().bool()),
+            m,
+            m,
+            attn_mask=real[:, None, None].expand(-1, 3, x.shape[1], -1),
+        ),
+    ],
+    "04-search": [
+        lambda m: max(np.ndindex(*m.shape[:2]), key=lambda at: np.trace(m[at], 1)),
+    ],
     **{f"03-bug-{i}": [torch.nn.functional.scaled_dot_product_attention] for i in (1, 2, 3)},
 }
 every_exercise = pytest.mark.parametrize("name", EXERCISES)
@@ -103,6 +161,7 @@ def test_the_solution_in_the_notebook_passes_and_the_stub_is_not_attempted(name,
     stub, call = cells[position].source.split(f'check("{name}", ')
     function = call.rstrip(")\n")
     names = {"np": np, "math": math, "torch": torch, "softmax": softmax}
+    names |= {"split_heads": split_heads, "merge_heads": merge_heads}
     assert cells[position].metadata.tags == ["exercise"]
 
     exec(stub, names)

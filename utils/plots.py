@@ -12,9 +12,9 @@ import io
 import re
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from IPython.display import display
@@ -87,6 +87,7 @@ class Heatmap:
 
     limit  value of the darkest cell; signed=True colours -limit ... limit
     names  of the two axes, rows first
+    digits behind the point of the numbers in a small matrix
     """
 
     def __init__(
@@ -95,8 +96,9 @@ class Heatmap:
         limit: float = 1.0,
         signed: bool = False,
         names: tuple[str, str] = ("query", "key"),
+        digits: int = 2,
     ) -> None:
-        self.title, self.limit, self.names = title, limit, names
+        self.title, self.limit, self.names, self.digits = title, limit, names, digits
         self.colours = ScalarMappable(
             Normalize(-limit if signed else 0.0, limit), colormaps[SIGNED if signed else SHARES]
         )
@@ -137,7 +139,7 @@ class Heatmap:
         padded[:n_q, :n_k] = values
         self.cells.show(self.colours.to_rgba(padded, bytes=True))
         self.numbers.show(
-            (j, i, f"{value:z.2f}", "white" if abs(value) > 0.6 * self.limit else INK)
+            (j, i, f"{value:z.{self.digits}f}", "white" if abs(value) > 0.6 * self.limit else INK)
             for (i, j), value in np.ndenumerate(
                 values if max(padded.shape) <= CELLS_WITH_NUMBERS else values[:0]
             )
@@ -255,6 +257,27 @@ def picture(panel: Panel, width: float = 3.8, height: float = 3.8, **shown: Any)
     return fig
 
 
+def heatmaps(
+    shown: Mapping[str, np.ndarray],
+    rows: Sequence[str],
+    columns: Sequence[str] | Literal["count"] | None = None,
+    width: float = 8.4,
+    height: float = 3.2,
+    **options: Any,
+) -> Figure:
+    """Several matrices side by side, title -> values, rows with the same labels; options are Heatmap's.
+
+    columns  their labels, too, where they are not those of the rows; "count" numbers them
+    """
+    panels = [Heatmap(title, **options) for title in shown]
+    fig = figure(panels, width, height, widths=[values.shape[-1] + 2 for values in shown.values()])
+    for panel, values in zip(panels, shown.values(), strict=True):
+        panel.update(values, rows, range(values.shape[-1]) if columns == "count" else columns)
+    with style():
+        lay_out(fig)
+    return fig
+
+
 def show(fig: Figure, caption: str) -> None:
     """Show a picture and, under it, the sentence that says what it shows with its numbers.
 
@@ -301,7 +324,7 @@ def _short(label: str) -> str:
 def _name_ticks(axis: Axis, labels: Sequence[str]) -> None:
     """A tick for each label; where they would overlap, for every second or third one."""
     step = -(-len(labels) // LABELS_IN_FULL)
-    size = 10 if len(labels) <= 12 else 8 if len(labels) <= ROWS_WITH_NUMBERS else 7
+    size = 10 if len(labels) <= 11 else 8 if len(labels) <= ROWS_WITH_NUMBERS else 7
     short = [_short(label) for label in labels]
     axis.set_ticks(range(0, len(labels), step), short[::step], fontsize=size)
     slanted = axis.axis_name == "x" and max(map(len, short)) > 2

@@ -5,6 +5,7 @@ They are small enough to look into: each can be solved by hand, so what was lear
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -114,7 +115,7 @@ def train(
     history = History(steps)
     model.train()
     try:
-        for _ in tqdm(range(steps), leave=False):
+        for _ in tqdm(range(steps), leave=False, disable="TQDM_DISABLE" in os.environ):
             tokens, answers = (t.to(device) for t in task.batch(batch, generator))
             scores, _ = model(tokens)
             loss = F.cross_entropy(scores.flatten(0, -2), answers.flatten())

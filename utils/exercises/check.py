@@ -43,12 +43,16 @@ class Exercise:
     cases     name of a case -> arguments of the function
     mistakes  what to say -> a function that makes this mistake
     doctor    what to tell the doctor (utils.doctor.diagnose) of the attempt; he then names the mistakes
+    patient   what of the attempt the doctor examines, where it is not the attempt itself
+    run       how an attempt is tried on a case, where it is not called with its arguments
     """
 
     right: Callable
     cases: dict[str, tuple]
     mistakes: dict[str, Callable] = field(default_factory=dict)
     doctor: dict[str, Any] | None = None
+    patient: Callable = lambda attempt: attempt
+    run: Callable = lambda attempt, *arguments: attempt(*arguments)
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ def examine(name: str, exercise: Exercise, attempt: Callable) -> Report:
         given = copy.deepcopy(arguments)
         try:
             with np.errstate(all="ignore"):  # overflow is what some cases are about
-                results[case] = attempt(*given)
+                results[case] = exercise.run(attempt, *given)
         except NotImplementedError:
             return Report(False, (f"{name}: not attempted yet",))
         except Exception as error:
@@ -98,7 +102,7 @@ def _ask_the_doctor(exercise: Exercise, attempt: Callable) -> list[str]:
         return []
     from utils.doctor import diagnose  # forty modules that most notebooks need not load
 
-    return [f"→ {f.sentence} {f.cure}" for f in diagnose(attempt, **exercise.doctor).faults]
+    return [f"→ {f.sentence} {f.cure}" for f in diagnose(exercise.patient(attempt), **exercise.doctor).faults]
 
 
 def _stop(error: Exception, attempt: Callable) -> str:
