@@ -173,7 +173,7 @@ CLAIMS = {
         (
             "2 How large is a dot product",
             "its variance is d_k",
-            "dots.var() / d_k",
+            "many_q * many_k",
             r"1024 +variance / d_k = 0\.99",
         ),
         (
@@ -243,8 +243,8 @@ CLAIMS = {
         (
             "7 Empty rows and long rows",
             "an empty row is NaN or 0",
-            '"softmax by hand"',
-            r"hand +first row \[nan, nan\]\nF\.\S+ +first row \[0\.0, 0\.0\]\nnn\.\S+ +first row \[nan",
+            '"by hand, -inf"',
+            r"-inf +first row \[nan, nan\]\n.*-1e9 +first row \[0\.2, 0\.2\]\nF\.\S+ +first row \[0\.0, 0\.0\]",
         ),
         (
             "7 Empty rows and long rows",
@@ -341,6 +341,107 @@ CLAIMS = {
         ),
         ("8 What a head does not tell", "it leans the right way", "here > there", r"17 of 20"),
         ("9 Speed", "three ways to the same numbers", "assert_allclose(result, results[0]", ""),
+    ],
+    "05": [
+        (
+            "1 Order is invisible",
+            "shuffled words give shuffled outputs, weights on both axes",
+            "w_2, w[:, :, order]",
+            r"difference \de-1[5-7]",
+        ),
+        (
+            "1 Order is invisible",
+            "a causal mask alone breaks it",
+            "masked_2 - masked",
+            r"differently: [89] of 9",
+        ),
+        ("2 A clock with many hands", "the formula gives the table", "assert_allclose(PE, sinusoidal", ""),
+        (
+            "2 A clock with many hands",
+            "printed code stops at odd widths",
+            "printed(50, 7)",
+            r"\(3\) must match the existing size \(4\)[\s\S]*\(50, 7\)",
+        ),
+        ("3 What the table gives, and what not", "rows have equal length", "(P**2).sum(dim=-1)", ""),
+        ("3 What the table gives, and what not", "a step is a rotation", "P[:-k] @ rotation", ""),
+        (
+            "3 What the table gives, and what not",
+            "the dot product is not monotone",
+            "rises",
+            r"offsets \[\d+, ",
+        ),
+        (
+            "3 What the table gives, and what not",
+            "the table needs few directions",
+            "svdvals",
+            r"lie in 1\d of 384",
+        ),
+        (
+            "3 What the table gives, and what not",
+            "the root brings words to the size of places",
+            "root = (word",
+            r"word 0\.04, times root 1\.00, place 0\.71",
+        ),
+        (
+            "3 What the table gives, and what not",
+            "rotary and ALiBi depend on the distance alone",
+            "spread = S.diagonal",
+            r"added .*0\.[1-9]\d\nrotary .*0\.00\nALiBi .*0\.00",
+        ),
+        ("4 Live: positions", "a hand's turn", "positions = LiveFigure", r"Hand 3 of 16 needs 35\.3 steps"),
+        ("5 The layer", "the plain layer is the course's", "assert_allclose(out, ours(x)[0]", r"1\.00 out"),
+        (
+            "5 The layer",
+            "post-norm shrinks gradients on the way down",
+            "gradients(norm)",
+            r"post  last / first (1\.[5-9]|2\.\d).*\npre   last / first (0\.9|1\.[01])",
+        ),
+        (
+            "6 It learns",
+            "with places it reverses, without it guesses",
+            "accuracy(model, REVERSE, seed=1):.2f} right",
+            r"places  1\.00 right\nwithout +0\.2\d right",
+        ),
+        ("6 It learns", "the weights are the mirror image", "heatmaps({", r"mean weight 0\.[6-9]\d"),
+        (
+            "7 Longer than in training",
+            "it does not generalise",
+            "seed=1, n=n",
+            r"10: 1\.00 right\nlength 11: 0\.[12]\d right",
+        ),
+        ("7 Longer than in training", "it accepts longer input", "max_len=512", r"\(1, 5001, 16\)"),
+        ("8 Live: the layer", "the sizes of the stages", "live = LiveFigure", r"norm 1\.00"),
+        (
+            "9 Cheaper attention",
+            "loop, mask and blocks agree",
+            "efficient.local_attention(q, k, v, 4), wanted",
+            "",
+        ),
+        (
+            "9 Cheaper attention",
+            "pairs are a mask's attention",
+            "sparse_attention(q, k, v, pairs), wanted",
+            "",
+        ),
+        (
+            "9 Cheaper attention",
+            "zeros filled in are no silence",
+            "leak = softmax(filled)",
+            r"[5-9]\d% of the weight",
+        ),
+        (
+            "10 Heavy cells",
+            "memory is predicted",
+            "heavy.table_bytes(n, given)",
+            r"65536 tokens:  128\.0 GiB",
+        ),
+        ("10 Heavy cells", "what does not fit is refused", "2**20, given", r"a million tokens: refused"),
+        (
+            "11 A layer that does not work",
+            "the doctor names its faults",
+            "diagnose(Suspicious())",
+            r"2 faults: scale sqrt\(d_model\)",
+        ),
     ],
 }
 

@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 from utils.attention import scaled_dot_product_attention, softmax
+from utils.efficient import local_attention, local_mask
 from utils.exercises import EXERCISES, check, examine
 from utils.exercises.check import Exercise
-from utils.multihead import merge_heads, split_heads
+from utils.multihead import MultiHeadAttention, merge_heads, split_heads
 
 
 class MyOtherMultiHead(nn.Module):
@@ -45,6 +46,17 @@ class MyPackedMultiHead(nn.Module):
         q, k, v = (split_heads(part, self.h) for part in self.qkv(x).chunk(3, -1))
         found = torch.nn.functional.scaled_dot_product_attention(q, k, v)
         return self.out(merge_heads(found))
+
+
+class MyOwnLayer(nn.Module):
+    """Post-norm, around a packed multi-head attention."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.attention, self.norm = MyPackedMultiHead(d_model, num_heads), nn.LayerNorm(d_model)
+
+    def forward(self, x):
+        return self.norm(x + self.attention(x))
 
 
 RIGHT = {  # other ways to be right than the solution in the notebook
@@ -130,6 +142,28 @@ RIGHT = {  # other ways to be right than the solution in the notebook
     "04-search": [
         lambda m: max(np.ndindex(*m.shape[:2]), key=lambda at: np.trace(m[at], 1)),
     ],
+    "05-table": [
+        lambda n, d, base=1e4: np.array(
+            [
+                [(math.cos if i % 2 else math.sin)(pos / base ** (i // 2 * 2 / d)) for i in range(d)]
+                for pos in range(n)
+            ]
+        ),
+        lambda n, d, base=1e4: np.sin(
+            np.arange(n)[:, None] / base ** (np.arange(d) // 2 * 2 / d) + np.pi / 2 * (np.arange(d) % 2)
+        ),
+    ],
+    "05-layer": [MyOwnLayer, lambda d, h: nn.Sequential(MyOwnLayer(d, h))],
+    "05-norms": [
+        lambda x, attend, norm, pre: (lambda y: y if pre else norm(y))(x + attend(norm(x) if pre else x))
+    ],
+    "05-local": [
+        lambda query, key, value, window: local_attention(query, key, value, window),
+        lambda query, key, value, window: scaled_dot_product_attention(
+            query, key, value, local_mask(len(query), window)
+        )[0],
+    ],
+    "05-broken": [MyOwnLayer],
     **{f"03-bug-{i}": [torch.nn.functional.scaled_dot_product_attention] for i in (1, 2, 3)},
 }
 every_exercise = pytest.mark.parametrize("name", EXERCISES)
@@ -161,7 +195,11 @@ def test_the_solution_in_the_notebook_passes_and_the_stub_is_not_attempted(name,
     stub, call = cells[position].source.split(f'check("{name}", ')
     function = call.rstrip(")\n")
     names = {"np": np, "math": math, "torch": torch, "softmax": softmax}
-    names |= {"split_heads": split_heads, "merge_heads": merge_heads}
+    names |= {
+        "split_heads": split_heads,
+        "merge_heads": merge_heads,
+        "MultiHeadAttention": MultiHeadAttention,
+    }
     assert cells[position].metadata.tags == ["exercise"]
 
     exec(stub, names)
@@ -229,6 +267,10 @@ def stops(x):
         (lambda x: y, "→ Is the name spelled as in the line with def?"),  # noqa: F821
         (lambda x: x * OUTSIDE, "→ Your code uses `OUTSIDE`, which is none of its arguments"),
         (lambda x: x + 1.0 if len(x) == 2 else x[7], "index 7 is out of bounds"),
+        (
+            lambda x: (_ for _ in ()).throw(NotImplementedError("and is not for bool")),
+            "NotImplementedError: and",
+        ),
         (stops, 'your code stops at `raise ValueError("no idea")` with ValueError: no idea'),
         (42, "hand over the function itself, not int"),
         (lambda x: (x + 1.0)[:, None].T[0] if len(x) == 2 else x[5], "→ Is there always"),

@@ -433,3 +433,28 @@ def test_a_redraw_costs_a_third_of_a_full_draw_and_200_kib_at_most(text):
 
     assert fastest(fig.redraw) <= 0.35 * fastest(fig._figure.canvas.draw)
     assert len(fig.image.value) <= 200 * 1024
+
+
+def test_the_page_never_hears_of_other_options_and_another_place_at_once(monkeypatch):
+    """Its slider would keep the old range: ipywidgets 8.1 then loses one of the two."""
+    fig = LiveFigure(
+        lambda n, k: {"row": {"values": np.ones(2), "labels": "ab"}, "sentence": f"{k} of {n}"},
+        {"row": Bars()},
+        {"n": Choice([2, 4, 8, 16], 8), "k": Choice(lambda n: range(n), 5)},
+    )
+    place, told = {"k": fig.k.index}, []
+
+    def heard(control, key=None):
+        names = {key} if isinstance(key, str) else set(key or ())
+        moved = "index" in names and control.index != place.get(control.description)
+        told.append((control.description, moved, "_options_labels" in names))
+        if "index" in names:
+            place[control.description] = control.index
+
+    monkeypatch.setattr(type(fig.k), "send_state", heard)
+    for n in (2, 16, 4, 8, 16):
+        fig.n.value = n
+        assert place["k"] == fig.k.index
+    assert any(moved for name, moved, _ in told if name == "k")
+    assert any(offered for name, _, offered in told if name == "k")
+    assert not [entry for entry in told if entry[1] and entry[2]]

@@ -12,9 +12,9 @@ from PIL import Image
 
 from utils import plots
 from utils.charts import Curves, Histogram
-from utils.plots import INK, KEY, PALE, QUERY, Bars, Heatmap, figure, lay_out, picture, show
+from utils.plots import INK, KEY, PALE, QUERY, Bars, Heatmap, figure, heatmaps, lay_out, picture, show
 from utils.png import to_png
-from utils.products import Products
+from utils.products import Products, Stack
 
 
 def pixels(fig):
@@ -290,7 +290,7 @@ def test_a_histogram_counts_one_bar_per_unit_and_the_outside_at_its_ends():
 
 
 def test_curves_show_their_heights_and_the_point_on_one_of_them():
-    panel = Curves([1, 2, 4], ["a", "b"], limit=(0.1, 10))
+    panel = Curves([1, 2, 4], ["a", "b"], limits=(0.1, 10), log="xy")
     fig = figure([panel])
     assert panel.update([[1, 2, 3], [3, 2, 1]], mark=(1, 2)) is False
     assert [line.get_ydata().tolist() for line in panel.drawn] == [[1, 2, 3], [3, 2, 1]]
@@ -300,3 +300,26 @@ def test_curves_show_their_heights_and_the_point_on_one_of_them():
     pixels(fig)
     with pytest.raises(ValueError, match=re.escape("(1, 3) heights do not fit 2 lines of 3 points")):
         panel.update([[1, 2, 3]])
+
+
+def test_a_stack_draws_matrices_one_below_the_other():
+    panel = Stack("", (4, 6), 3)
+    fig = figure([panel])
+    assert panel.update({"x": np.ones((2, 6)), "norm": -np.ones((3, 5))}) is False
+    edges = [path.get_extents() for path in panel.edges.get_paths()]
+    assert [(round(e.width), round(e.height)) for e in edges] == [(6, 2), (5, 3)]
+    assert edges[0].y1 < edges[1].y0
+    assert [text for *_, text, _ in panel.labels.items] == ["x  2 × 6", "norm  3 × 5"]
+    pixels(fig)
+    with pytest.raises(ValueError, match=re.escape("x has shape (5, 2); there is room for (4, 6)")):
+        panel.update({"x": np.ones((5, 2))})
+    with pytest.raises(ValueError, match="room for 3 matrices, not 4"):
+        panel.update({str(i): np.ones((2, 2)) for i in range(4)})
+
+
+def test_heatmaps_stand_side_by_side_with_the_same_labels():
+    fig = heatmaps({"a": np.eye(2), "b": np.ones((2, 3))}, "xy", "count", limit=2.0)
+    first, second = fig.axes
+    assert [first.get_title(), second.get_title()] == ["a", "b"]
+    assert [t.get_text() for t in second.get_xticklabels()] == ["0", "1", "2"]
+    assert [t.get_text() for t in first.get_yticklabels()] == ["x", "y"]

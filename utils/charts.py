@@ -1,4 +1,4 @@
-"""Two more panels: how often values occur, and how something grows with a size."""
+"""Two more panels: how often values occur, and lines over one variable."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from matplotlib.collections import PolyCollection
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from utils.plots import KEY, QUERY, VALUE
+from utils.plots import INK, KEY, QUERY, VALUE
 
-COLOURS = (KEY, QUERY, VALUE)
+COLOURS = (KEY, QUERY, VALUE, INK)
 
 
 class Histogram:
@@ -48,11 +48,11 @@ class Histogram:
 
 
 class Curves:
-    """A few lines over sizes that double, and a point that moves along one of them.
+    """A few lines over one variable, and a point that moves along one of them.
 
-    x      the sizes, n of them       lines  the lines' names, for the legend
-    names  of the two axes            limit  top of the vertical axis
-    log    whether the vertical axis is logarithmic; then `limit` is (lowest, highest)
+    x       the places, n of them          lines   the lines' names, for the legend
+    names   of the two axes                limits  lowest and highest value of the vertical axis
+    log     which axes are logarithmic: "x", "y", "xy" or ""
     """
 
     def __init__(
@@ -60,37 +60,40 @@ class Curves:
         x: Sequence[float],
         lines: Sequence[str],
         names: tuple[str, str] = ("", ""),
-        limit: float | tuple[float, float] = 1.0,
+        limits: tuple[float, float] = (0.0, 1.0),
+        log: str = "",
         title: str = "",
     ) -> None:
-        self.x, self.names, self.lines, self.limit, self.title = list(x), names, list(lines), limit, title
+        self.x, self.names, self.lines, self.limits = list(x), names, list(lines), limits
+        self.log, self.title = log, title
 
     def attach(self, ax: Axes) -> None:
         """Draw the frame and create what moves."""
         self.ax = ax
         ax.set(title=self.title, xlabel=self.names[0], ylabel=self.names[1])
-        ax.set_xscale("log", base=2)
-        ax.xaxis.set_major_locator(FixedLocator(self.x[:: -(-len(self.x) // 6)]))
-        ax.xaxis.set_minor_locator(NullLocator())
-        ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        ax.set_xlim(self.x[0] / 1.2, self.x[-1] * 1.2)
-        if isinstance(self.limit, tuple):
-            ax.set_yscale("log")
-            ax.set_ylim(*self.limit)
+        if "x" in self.log:
+            ax.set_xscale("log", base=2)
+            ax.xaxis.set_major_locator(FixedLocator(self.x[:: -(-len(self.x) // 6)]))
+            ax.xaxis.set_minor_locator(NullLocator())
+            ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            ax.set_xlim(self.x[0] / 1.2, self.x[-1] * 1.2)
         else:
-            ax.set_ylim(0, self.limit)
+            ax.set_xlim(self.x[0], self.x[-1])
+        ax.set_yscale("log" if "y" in self.log else "linear")
+        ax.set_ylim(*self.limits)
         self.drawn = [
             ax.add_line(Line2D(self.x, [np.nan] * len(self.x), color=colour, lw=1.5, label=name))
             for name, colour in zip(self.lines, COLOURS, strict=False)
         ]
         self.point = ax.add_line(Line2D([], [], marker="o", ms=8, mfc="white", mew=2, ls="none"))
-        ax.legend(handles=self.drawn, frameon=False, fontsize=8, loc="best")
+        if len(self.lines) > 1:
+            ax.legend(handles=self.drawn, frameon=False, fontsize=8, loc="best")
         self.moving: list[Artist] = [*self.drawn, self.point]
 
     def update(self, values: Sequence[Sequence[float]], mark: tuple[int, int] | None = None) -> bool:
         """Show the lines' heights, (lines, n); mark = (line, place) puts the point. The frame stays: False.
 
-        Raises ValueError where there are more or fewer heights than places.
+        NaN stands for no height. Raises ValueError where there are more or fewer heights than places.
         """
         heights = np.asarray(values, dtype=float)
         if heights.shape != (len(self.lines), len(self.x)):

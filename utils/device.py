@@ -98,4 +98,7 @@ class DeviceToggle:
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
         view = {"version_major": 2, "version_minor": 0, "model_id": self.box.model_id}
-        return {"application/vnd.jupyter.widget-view+json": view, "text/plain": self.message}
+        return {
+            "application/vnd.jupyter.widget-view+json": view,
+            "text/plain": "Choose where heavy cells run.",
+        }

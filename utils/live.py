@@ -123,9 +123,7 @@ class LiveFigure:
                     continue
                 options = self._choices[name].pairs(self.values)
                 if options != control.options:
-                    with control.hold_sync():  # the page hears of both changes at once
-                        control.options = options  # jumps to the first option ...
-                        control.value = self._granted(name, options)  # ... and back
+                    _offer(control, options, self._granted(name, options))
         finally:
             self._adjusting = False
 
@@ -226,6 +224,22 @@ class LiveFigure:
             "image/png": base64.b64encode(self.image.value).decode(),
             "text/plain": self.plain,
         }
+
+
+def _offer(control: widgets.Widget, options: Sequence[tuple[str, Any]], value: Any) -> None:
+    """Give a control other options, and choose one of them.
+
+    The page must never hear of other options and another place in them at once: its slider would keep the
+    old range. So the place changes before the options or, where it is not there yet, after them.
+    """
+    place = [v for _, v in options].index(value)
+    if place < len(control.options):
+        control.index = place
+    before = control.index
+    with control.hold_sync():
+        control.options = options  # jumps to the first option ...
+        control.index = before  # ... and back
+    control.index = place
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -84,6 +84,6 @@ def sum_up(notebook: str) -> None:
     text = f"Your first answers were right in {len(answered) - len(wrong)} of {len(asked)} predictions"
     text += "." if len(answered) == len(asked) else f"; {len(asked) - len(answered)} are not answered yet."
     if wrong:
-        again = [asked[name]["section"] for name in wrong]
+        again = dict.fromkeys(asked[name]["section"] for name in wrong)
         text += " Worth a second look: " + ", ".join(f"[{s}](#{s.replace(' ', '-')})" for s in again) + "."
     display({"text/markdown": text, "text/plain": text}, raw=True)

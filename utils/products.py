@@ -1,4 +1,4 @@
-"""Matrix products drawn to scale: every number is one little square, so that shapes can be seen."""
+"""Matrices drawn to scale: every number is one little square, so that shapes can be seen."""
 
 from __future__ import annotations
 
@@ -18,25 +18,19 @@ PALETTE = colormaps[SIGNED]  # once: matplotlib copies it each time it is asked 
 GAP = 7  # squares between two matrices, for @ and =
 
 
-class Products:
-    """A few products `left @ right = result`, one below the other, all to one scale.
-
-    largest  for each product the largest (rows, inner, columns) that it will have: (n, d, m) for
-             (n, d) @ (d, m) = (n, m). The room is kept free, so that matrices visibly grow and shrink.
+class Sheet:
+    """A sheet of paper on which matrices are drawn, each at its place, with its name and shape above it.
 
     Colours run from blue (negative) to red (positive), each matrix on a scale of its own.
     """
 
-    def __init__(self, title: str, largest: Sequence[tuple[int, int, int]]) -> None:
-        self.title, self.largest = title, tuple(largest)
-        rows, inner, columns = np.array(largest).T
-        self.tops = np.cumsum([0, *(LABEL + np.maximum(rows, inner))])  # of each product, and the end
-        self.lefts = 1 + np.cumsum([0, max(inner) + GAP, max(columns) + GAP, max(columns)])  # and a margin
+    def __init__(self, title: str, rows: int, columns: int) -> None:
+        self.title, self.rows, self.columns = title, rows + 1, columns + 2  # and a margin
 
     def attach(self, ax: Axes) -> None:
         """Draw the frame and create what moves."""
         self.ax = ax
-        ax.set(title=self.title, xlim=(-0.5, self.lefts[-1] + 0.5), ylim=(self.tops[-1] + 0.5, -0.5))
+        ax.set(title=self.title, xlim=(-0.5, self.columns - 0.5), ylim=(self.rows - 0.5, -0.5))
         ax.set_axis_off()
         ax.set_aspect("equal")
         self.cells, self.labels = ax.add_artist(Cells()), ax.add_artist(Numbers(align="left", size=8))
@@ -45,6 +39,36 @@ class Products:
         )
         self.moving: list[Artist] = [self.cells, self.edges, self.labels]
 
+    def draw(self, places: Sequence[tuple[int, int, str, np.ndarray]], signs: Sequence[tuple] = ()) -> bool:
+        """Show matrices given as (top, left, name, values), and signs as (x, y, text)."""
+        paper = np.full((self.rows, self.columns, 4), 255, np.uint8)
+        edges, labels = [], []
+        for top, left, name, matrix in places:
+            (n, m), x, y = matrix.shape, left + 1, top + LABEL
+            paper[y : y + n, x : x + m] = _colours(matrix)
+            low, high, start, end = y - 0.5, y + n - 0.5, x - 0.5, x + m - 0.5
+            edges.append([(start, low), (end, low), (end, high), (start, high)])
+            labels.append((start, y - 3.2, f"{name}  {n} × {m}", INK))
+        self.cells.show(paper)
+        self.edges.set_verts(edges)
+        self.labels.show([*labels, *((*sign, INK) for sign in signs)])
+        return False
+
+
+class Products(Sheet):
+    """A few products `left @ right = result`, one below the other, all to one scale.
+
+    largest  for each product the largest (rows, inner, columns) that it will have: (n, d, m) for
+             (n, d) @ (d, m) = (n, m). The room is kept free, so that matrices visibly grow and shrink.
+    """
+
+    def __init__(self, title: str, largest: Sequence[tuple[int, int, int]]) -> None:
+        self.largest = tuple(largest)
+        rows, inner, columns = np.array(largest).T
+        self.tops = np.cumsum([0, *(LABEL + np.maximum(rows, inner))])  # of each product, and the end
+        self.lefts = np.cumsum([0, max(inner) + GAP, max(columns) + GAP, max(columns)])
+        super().__init__(title, self.tops[-1], self.lefts[-1])
+
     def update(self, products: Sequence[Mapping[str, np.ndarray]]) -> bool:
         """Show products, each as its three matrices by name, in the order left, right, result.
 
@@ -52,23 +76,43 @@ class Products:
         """
         if len(products) != len(self.largest):
             raise ValueError(f"there is room for {len(self.largest)} products, not {len(products)}")
-        paper = np.full((self.tops[-1] + 1, self.lefts[-1] + 1, 4), 255, np.uint8)
-        edges, labels = [], []
+        places, signs = [], []
         for top, product, largest in zip(self.tops, products, self.largest, strict=False):
             matrices = [np.asarray(m, dtype=float) for m in product.values()]
             _check(product, matrices, largest)
-            for left, name, matrix in zip(self.lefts, product, matrices, strict=False):
-                (n, m), y = matrix.shape, top + LABEL
-                paper[y : y + n, left : left + m] = _colours(matrix)
-                low, high, right = y - 0.5, y + n - 0.5, left + m - 0.5
-                edges.append([(left - 0.5, low), (right, low), (right, high), (left - 0.5, high)])
-                labels.append((left - 0.5, y - 3.2, f"{name}  {n} × {m}", INK))
-            for left, sign in zip(self.lefts[1:], "@=", strict=False):
-                labels.append((left - GAP / 2 - 1.8, top + LABEL + len(matrices[0]) / 2, sign, INK))
-        self.cells.show(paper)
-        self.edges.set_verts(edges)
-        self.labels.show(labels)
-        return False
+            places += [
+                (top, left, *named) for left, *named in zip(self.lefts, product, matrices, strict=False)
+            ]
+            middle = top + LABEL + len(matrices[0]) / 2
+            signs += [
+                (left - GAP / 2 - 0.8, middle, sign) for left, sign in zip(self.lefts[1:], "@=", strict=False)
+            ]
+        return self.draw(places, signs)
+
+
+class Stack(Sheet):
+    """Matrices one below the other, all to one scale.
+
+    largest  (rows, columns) of the largest one     most  how many there are at most
+    """
+
+    def __init__(self, title: str, largest: tuple[int, int], most: int) -> None:
+        self.largest, self.most = largest, most
+        super().__init__(title, most * (LABEL + largest[0]), largest[1])
+
+    def update(self, matrices: Mapping[str, np.ndarray]) -> bool:
+        """Show matrices by name. The frame never changes: False.
+
+        Raises ValueError where they find no room.
+        """
+        arrays = {name: np.asarray(matrix, dtype=float) for name, matrix in matrices.items()}
+        for name, array in arrays.items():
+            if array.ndim != 2 or any(n > most for n, most in zip(array.shape, self.largest, strict=True)):
+                raise ValueError(f"{name} has shape {array.shape}; there is room for {self.largest}")
+        if len(arrays) > self.most:
+            raise ValueError(f"there is room for {self.most} matrices, not {len(arrays)}")
+        step = LABEL + self.largest[0]
+        return self.draw([(i * step, 0, name, array) for i, (name, array) in enumerate(arrays.items())])
 
 
 def _check(product: Mapping[str, np.ndarray], matrices: list[np.ndarray], largest: tuple) -> None:

@@ -70,7 +70,7 @@ def trace_weight(
     top = scores[allowed].max() if np.abs(scores).max() > LARGE else 0.0  # e to a large power is inf or 0
     masked = np.where(allowed, scores, -np.inf)
     exps = np.exp(masked - top)
-    power = f"{masked[key]:.4g}" if top == 0 else f"{masked[key]:.4g} - {top:.4g}"
+    power = f"{masked[key]:.4g}" if top == 0 or not allowed[key] else f"{masked[key]:.4g} - {top:.4g}"
     products = _sum([f"{q:g}×{k:g}" for q, k in _few(query, keys[key])], len(query))
     total = _sum([f"{e:.4g}" for (e,) in _few(exps)], len(exps))
     return [

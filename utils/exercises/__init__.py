@@ -5,8 +5,9 @@ from utils.exercises.notebook_01 import EXERCISES as NOTEBOOK_01
 from utils.exercises.notebook_02 import EXERCISES as NOTEBOOK_02
 from utils.exercises.notebook_03 import EXERCISES as NOTEBOOK_03
 from utils.exercises.notebook_04 import EXERCISES as NOTEBOOK_04
+from utils.exercises.notebook_05 import EXERCISES as NOTEBOOK_05
 
-EXERCISES = {**NOTEBOOK_01, **NOTEBOOK_02, **NOTEBOOK_03, **NOTEBOOK_04}
+EXERCISES = {**NOTEBOOK_01, **NOTEBOOK_02, **NOTEBOOK_03, **NOTEBOOK_04, **NOTEBOOK_05}
 
 __all__ = ["EXERCISES", "Exercise", "Report", "check"]
 

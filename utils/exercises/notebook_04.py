@@ -61,9 +61,9 @@ def _place(found: np.ndarray) -> tuple[int, int]:
     return int(layer), int(head)
 
 
-def _shape_of(module: type, x: Tensor) -> tuple[int, ...]:
+def _shape_of(module: type, x: Tensor) -> np.ndarray:
     """The shape of what an attempt's module returns."""
-    return tuple(module(12, 3).double()(x).shape)
+    return np.array(module(12, 3).double()(x).shape)
 
 
 BOTH = (BATCH, MEMORY, REAL, _attention(1.0), _attention(2.0))
@@ -128,7 +128,7 @@ EXERCISES = {
         },
     ),
     "04-module": Exercise(
-        right=lambda x: x.shape,
+        right=lambda x: np.array(x.shape),
         run=_shape_of,
         cases={"the shape of the output": (BATCH,), "one sentence of one word": (BATCH[:1, :1],)},
         doctor={"kind": "module", "num_heads": 3},
