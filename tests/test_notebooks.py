@@ -162,7 +162,7 @@ def test_runs_to_the_same_file_and_every_control_moves(path):
         notebook.cells.pop()
     refresh.normalise(notebook, path.stem)
     assert stable(notebook) == stable(committed), "run make notebooks, and commit what it changed"
-    controls = sum(len(re.findall(r"\bChoice\(", cell.source)) for cell in cells(path, "code"))
+    controls = sum(len(re.findall(r"\b(?:Choice|DeviceToggle)\(", c.source)) for c in cells(path, "code"))
     questions = sum(cell.source.startswith("predict(") for cell in cells(path, "code"))
     assert int(last.outputs[0].data["text/plain"]) == 2 * (controls + questions)
 
