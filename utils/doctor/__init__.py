@@ -19,10 +19,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from utils.doctor.call import Trouble, call
 from utils.doctor.functions.adapt import is_role
 from utils.doctor.functions.examine import examine as examine_function
 from utils.doctor.masks.examine import examine as examine_mask
 from utils.doctor.modules.examine import examine as examine_module
+from utils.doctor.modules.weights import hidden_modules
 from utils.doctor.positions.examine import examine as examine_positions
 from utils.doctor.report import CONVENTION, FAULT, NOT_SEPARABLE, Finding, Report
 from utils.doctor.windows.examine import examine as examine_window
@@ -37,6 +39,7 @@ EXAMINERS: dict[str, Callable[..., Report]] = {
     "mask": examine_mask,
 }
 WINDOW = r"window|radius|^w$|local|neighbou?rs"
+HEADS = r"^h$|heads?$|^n_?h"
 WIDTH = r"d_model|dim|depth|emb|width|hid|channels|^d$|base"
 LENGTH = r"^n$|n_q|n_k|len|size|seq|ids|tokens|pad|max"
 
@@ -50,6 +53,8 @@ def diagnose(thing: Any, kind: str | None = None, **options: Any) -> Report:
     options  passed on: mask="keep" | "hide" | "added" says what True means in an attention function's mask;
              d_model, num_heads and batch_first describe a module
 
+    A builder, lambda d, h: MyAttention(d, h), is called with 32 and 4, and the module is examined.
+
     The report shows itself in a notebook; print it in a terminal. report.faults is empty if nothing is wrong.
 
     Raises TypeError for a class (make an instance first) and for what cannot be called, and ValueError for
@@ -58,7 +63,11 @@ def diagnose(thing: Any, kind: str | None = None, **options: Any) -> Report:
     if kind is not None and kind not in EXAMINERS:
         raise ValueError(f"kind must be one of {', '.join(EXAMINERS)}, not {kind!r}")
     name = options.pop("name", None) or _name(thing)
+    if kind in (None, "module") and (module := _built(thing)) is not None:
+        thing, options["build"] = module, thing
+        name = _name(module) if name == "<lambda>" else name
     kind = kind or species(thing)
+    _check(kind, options)
     training = thing.training if isinstance(thing, nn.Module) else None
     try:
         with torch.random.fork_rng(devices=[]):  # the caller's random numbers go on untouched
@@ -75,6 +84,29 @@ def diagnose(thing: Any, kind: str | None = None, **options: Any) -> Report:
     finally:
         if training:
             thing.train()
+
+
+def _built(thing: Any) -> nn.Module | None:
+    """The module that a builder such as lambda d, h: MyAttention(d, h) makes; None for everything else."""
+    if isinstance(thing, nn.Module | type | Tensor | np.ndarray) or not callable(thing):
+        return None
+    try:
+        names = [p.name.lower() for p in inspect.signature(thing).parameters.values()]
+        if len(names) != 2 or not re.search(WIDTH, names[0]) or not re.search(HEADS, names[1]):
+            return None
+        made = call(thing, 32, 4)
+    except (TypeError, ValueError, Trouble):
+        return None
+    return made if isinstance(made, nn.Module) else None
+
+
+def _check(kind: str, options: dict[str, Any]) -> None:
+    """Raise TypeError in words for an option that this kind does not take."""
+    taken = [n for n in list(inspect.signature(EXAMINERS[kind]).parameters)[2:] if n != "build"]
+    unknown = [n for n in options if n not in (*taken, "build")]
+    if unknown:
+        said = f"the options {', '.join(taken)}" if taken else "no options"
+        raise TypeError(f"examined as {kind!r}, it takes {said}; {', '.join(unknown)} is not one of them")
 
 
 def _name(thing: Any) -> str:
@@ -117,8 +149,11 @@ def species(thing: Any) -> str:
 def _module(thing: nn.Module) -> str:
     """A module without matrices of its own is a bare attention function or a position encoding."""
     names = [p.lower() for p in inspect.signature(thing.forward).parameters]
-    matrices = [p for p in thing.parameters() if p.ndim >= 2]
-    learned_table = len(matrices) == 1 and not any(isinstance(m, nn.Linear) for m in thing.modules())
+    held = (thing, *hidden_modules(thing))  # those in plain lists, too
+    matrices = [p for part in held for p in part.parameters() if p.ndim >= 2]
+    learned_table = len(matrices) == 1 and not any(
+        isinstance(m, nn.Linear) for part in held for m in part.modules()
+    )
     if len(names) >= 3 and not matrices:
         return "attention"
     if not matrices or re.search("posit", type(thing).__name__.lower()) or (learned_table and len(names) < 3):

@@ -10,6 +10,8 @@ import numpy as np
 FAULT, CONVENTION, NOT_SEPARABLE = "fault", "convention", "not separable"
 # Findings that say: nothing was found out
 UNCLEAR = ("does not run", "not recognised", "no sinusoidal table", "not examined")
+# Findings that say: a part was not found out; they are the headline where nothing is wrong otherwise
+PARTLY = ("part not recognised", "mask not recognised", "tokens or samples first")
 
 
 @dataclass(frozen=True)
@@ -82,11 +84,10 @@ class Report:
         head = f"{self.patient} ({self.species})"
         if not self.faults:
             unclear = [f for f in self.findings if f.kind in UNCLEAR]
-            return (
-                f"{head}: could not be judged. {unclear[0].sentence}"
-                if unclear
-                else f"{head}: no fault found."
-            )
+            partly = [f for f in self.findings if f.kind in PARTLY]
+            if unclear:
+                return f"{head}: could not be judged. {unclear[0].sentence}"
+            return f"{head}: no fault found{' so far. ' + partly[0].sentence if partly else '.'}"
         if len(self.faults) == 1:
             return f"{head}: {self.faults[0].sentence}"
         return f"{head}: {len(self.faults)} faults: {'; '.join(self.kinds)}."

@@ -7,6 +7,7 @@ code. Names and attributes tell most of it; the rest is found by trying.
 from __future__ import annotations
 
 import inspect
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -26,7 +27,7 @@ ROLES = {
     "key": r"^(x?_?k|keys?|k_\w+|key_(?!pad)(?!mask)\w+|\w+_k)$",
     "value": r"^(x?_?v|values?|vals?|v_\w+|value_\w+|\w+_v)$",
 }
-CONTEXT = r"^(context|memory|ctx|kv|enc\w*|encoder\w*|cross\w*|y|source|src)$"
+CONTEXT = r"^(context|memory|ctx|(x_)?kv|enc\w*|encoder\w*|cross\w*|y|source|src)$"
 MASK = r"mask|valid_len|^bias$|attn_bias|^keep$"
 # Masks of other things than tokens: they switch off heads or layers
 FOREIGN = r"(head|layer)_?mask"
@@ -188,6 +189,8 @@ def _restore(x: Tensor, axes: str) -> Tensor:
 
 def _read(result: Any, style: Style, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor | None]:
     """Output and weights out of whatever was returned."""
+    if not isinstance(result, Tensor | tuple | list | dict) and hasattr(result, "__dict__"):
+        result = vars(result)  # an object with attributes
     parts = list(result.values()) if isinstance(result, dict) else result
     parts = list(parts) if isinstance(parts, tuple | list) else [parts]
     tensors = [t for t in parts if isinstance(t, Tensor) and t.is_floating_point()]
@@ -216,7 +219,7 @@ def adapt(module: nn.Module, width: int | None = None, batch_first: bool | None 
         except Trouble as trouble:
             first = first or trouble
             continue
-        return _wider(module, style)
+        return _turned(module, _wider(module, style))
     raise first or Trouble("has no weights by which its width could be told; pass d_model=")
 
 
@@ -248,6 +251,22 @@ def _wider(module: nn.Module, style: Style) -> Style:
     return wider
 
 
+def _turned(module: nn.Module, style: Style) -> Style:
+    """The same style with the inputs exchanged, where nothing but the output's length tells the queries."""
+    if len(style.roles) != 2 or not style.rectangular or _known(*style.roles):
+        return style
+    inputs = probe(style, 3)
+    if ask(duplicate(module), style, *inputs).output.shape[1] == inputs[0].shape[1]:
+        return style
+    q, k, _ = style.widths
+    return replace(style, roles=style.roles[::-1], widths=(k, q, q))
+
+
+def _known(first: str, second: str) -> bool:
+    """Whether the names tell which of two inputs gives the queries."""
+    return bool(re.match(CONTEXT, second.lower()) or re.match(ROLES["query"], first.lower()))
+
+
 def _styles(module: nn.Module, width: int | None, batch_first: bool | None) -> Iterator[Style]:
     names = signature(module)
     sequence_first = batch_first is False or (batch_first is None and declared_sequence_first(module))
@@ -260,8 +279,10 @@ def _styles(module: nn.Module, width: int | None, batch_first: bool | None) -> I
         key, value = (attribute(module, *n) or d for n in (("kdim", "key_size"), ("vdim", "value_size")))
         for axes in orders:
             for tokens in lengths(module, d):
-                for roles, extra in names.calls:
-                    three = (d, key, value) if len(roles) == 3 else (d, d, d)
+                for (roles, extra), other in itertools.product(names.calls, [d, *widths_of(module)]):
+                    if len(roles) != 2 and other != d:
+                        continue
+                    three = (d, key, value) if len(roles) == 3 else (d, other, other)
                     second = [n for n in names.masks if len(roles) == 1 and re.search(SECOND, n.lower())]
                     masks = tuple(n for n in names.masks if n not in second)
                     foreign = (*names.foreign, *second)
@@ -292,8 +313,9 @@ def signature(module: nn.Module) -> _Names:
         calls.append((names[0], names[1]))
     plain = [n for n in names if n not in masks and n not in foreign and n != causal]
     calls.append((names[0] if names else "x",))
-    if len(plain) >= 3 and not calls[0][1:]:
-        calls.append(tuple(plain[:3]))
+    needed = [n for n in plain if parameters[n].default is inspect.Parameter.empty]
+    if not calls[0][1:]:
+        calls += [tuple(plain[:3])] * (len(plain) >= 3) + [tuple(needed)] * (len(needed) == 2)
     return _Names(tuple((c, _insisted(parameters, names, c)) for c in calls), masks, causal, foreign)
 
 
@@ -360,6 +382,13 @@ def heads_of(module: nn.Module, inner: int) -> list[int]:
     stacked = [g[0].tensor.shape[0] for g in maps(module).values() if g[0].tensor.squeeze().ndim == 3]
     likely = [*sizes, *stacked, 1, *range(2, inner + 1)]
     return list(dict.fromkeys(h for h in likely if inner % h == 0))
+
+
+def own_mha(module: nn.Module) -> bool:
+    """Whether PyTorch's own attention is inside, with tokens before samples, and nothing says it is meant."""
+    if type(module).__module__.startswith("torch.nn"):
+        return False
+    return any(isinstance(m, nn.MultiheadAttention) and not m.batch_first for m in module.modules())
 
 
 def declared_sequence_first(module: nn.Module) -> bool:

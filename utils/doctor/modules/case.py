@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -14,10 +15,9 @@ from torch import Tensor, nn
 
 from utils.doctor.call import Hangs, Trouble
 from utils.doctor.modules.adapt import Answer, Style, ask, heads_of, probe
-from utils.doctor.modules.lineup import Frame, Suspect, fit_scale, identify, reference
+from utils.doctor.modules.lineup import Frame, Suspect, fit_scale, identify, reference, same
 from utils.doctor.modules.weights import duplicate, inner_widths, maps, randomise, set_identity
 
-SECONDS = 3.0  # for the line-up: what is not recognised by then mostly never is
 FUSED_LAYOUTS = ("blocks", "head by head", "feature by feature")
 
 
@@ -92,18 +92,26 @@ class Case:
         return probe(self.style, batch or self.batch, tokens, seed)
 
 
-def line_up(module: nn.Module, style: Style, heads: int | None, remembers: bool = True) -> Case:
+def first_case(module: nn.Module, style: Style, heads: int | None, remembers: bool = True) -> Case:
+    """The module with the likeliest number of heads. Raises Trouble if there is none that fits."""
+    return next(_cases(module, style, heads, remembers))[0]
+
+
+def line_up(
+    module: nn.Module, style: Style, heads: int | None, remembers: bool = True, deadline: float = math.inf
+) -> Case:
     """Hold the module against every suspect, for every number of heads that it may have.
 
     The frames are tried with no mistake at first, then with one, then with two.
+
+    deadline  when to give up, on this process's own clock, which other programs do not make go faster
     """
-    deadline = time.thread_time() + SECONDS
     cases = []
     for case in itertools.islice(_cases(module, style, heads, remembers), 24):
         cases.append(case)
         if right := _identified([case], 0.9, deadline):
             return right
-        if time.thread_time() > deadline:
+        if time.process_time() > deadline:
             break
     return (
         _identified(cases, 1.9, deadline)
@@ -128,9 +136,22 @@ _Frames = list[tuple["Case", Tensor, tuple[Tensor, ...]]]
 def _with_measured_scale(cases: _Frames, deadline: float) -> Case | None:
     for case, found, inputs in cases:
         suspect = fit_scale(found, case.frame, inputs, case.style.itself, deadline)
-        if suspect is not None:
+        if suspect is not None and _holds(replace(case, suspect=suspect)):
             return replace(case, suspect=suspect)
     return None
+
+
+def _holds(case: Case) -> bool:
+    """Whether the suspect gives the module's numbers for other tokens, and another number of them, too."""
+    for tokens, seed in ((None, 7), (case.style.tokens - 1, 8)):
+        inputs = case.probe(tokens, seed=seed)
+        try:
+            answer = case.ask(inputs)
+        except Trouble:
+            continue
+        if not same(answer.output, case.wanted(after(inputs, answer), case.suspect), 1e-3):
+            return False
+    return True
 
 
 def _with_silent_map(cases: _Frames, deadline: float) -> Case | None:
@@ -153,7 +174,7 @@ def _with_silent_map(cases: _Frames, deadline: float) -> Case | None:
 def _cases(
     module: nn.Module, style: Style, heads: int | None, remembers: bool
 ) -> Iterator[tuple[Case, Tensor, tuple[Tensor, ...]]]:
-    name, eps = norm_of(module)
+    norm = norm_of(module, style.widths)
     trouble: Trouble | None = None
     any_case = False
     for fused in FUSED_LAYOUTS if is_fused(module, style.widths[0]) else FUSED_LAYOUTS[:1]:
@@ -161,7 +182,7 @@ def _cases(
             for h in [heads] if heads else heads_of(module, inner[0]):
                 if not _divides(h, inner):
                     continue
-                case = Case(module, style, Frame(h, inner, 0, name, eps), None, fused, None, remembers)
+                case = Case(module, style, Frame(h, inner, 0, norm), None, fused, None, remembers)
                 inputs = case.probe()
                 try:
                     answer = case.ask(inputs)
@@ -212,16 +233,41 @@ def is_fused(module: nn.Module, width: int) -> bool:
     )
 
 
-def norm_of(module: nn.Module) -> tuple[str | None, float]:
-    """What kind of norm is inside, and its small number."""
-    for sub in module.modules():
-        name = type(sub).__name__.lower()
-        if "norm" in name and "batch" not in name and sub is not module:
-            eps = next((v for n, v in vars(sub).items() if "eps" in n and isinstance(v, float)), 1e-5)
-            if isinstance(sub, nn.GroupNorm):
-                return f"group {sub.num_groups}", eps
-            return ("rms" if "rms" in name else "layer"), eps
-    return None, 1e-5
+def norm_of(module: nn.Module, widths: tuple[int, ...]) -> Callable[[Tensor], Tensor] | None:
+    """The norms inside, with gain 1 and shift 0, as one function of (B, n, d); None if there is none.
+
+    The patient's own are taken, for there are many: with one or the other standard deviation, with none.
+    """
+    found: dict[int, Callable[[Tensor], Tensor]] = {}
+    for width in dict.fromkeys(widths):
+        for sub in module.modules():
+            if sub is not module and width not in found and _is_norm(sub, width):
+                found[width] = _blank(sub, width)
+    first = next(iter(found.values()), None)
+    return None if first is None else lambda x: found.get(x.shape[-1], first)(x)
+
+
+def _blank(norm: nn.Module, width: int) -> Callable[[Tensor], Tensor]:
+    norm = duplicate(norm)
+    set_identity(norm, (width,), 1)
+    return (lambda x: norm(x.mT).mT) if isinstance(norm, nn.GroupNorm) else norm
+
+
+def _is_norm(sub: nn.Module, width: int) -> bool:
+    """Whether it gives the same for its input and for a hundredfold of it, and not the input."""
+    weights = list(sub.parameters())
+    if any(w.ndim != 1 or w.numel() not in (1, width) for w in weights) or len(list(sub.children())):
+        return False
+    if not weights and "norm" not in type(sub).__name__.lower():
+        return False
+    x = torch.randn(2, 4, width, generator=torch.Generator().manual_seed(0))
+    x = x.mT if isinstance(sub, nn.GroupNorm) else x
+    try:
+        with torch.no_grad():
+            one, other = sub(x), sub(100 * x)
+    except Exception:  # it takes something else
+        return False
+    return isinstance(one, Tensor) and same(one, other, 1e-3) and not same(one, x)
 
 
 def influence(output: Callable[[Tensor], Tensor], x: Tensor) -> np.ndarray:

@@ -26,6 +26,7 @@ SPLITS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "none": lambda x, h: x.unflatten(-1, (h, -1)),
     "interleaved": lambda x, h: x.unflatten(-1, (-1, h)).permute(0, 3, 1, 2),
 }
+ONE_SPLIT = ("q by view", "k by view", "v by view")  # the other two are cut as they should be
 # (B, h, n, d_k) -> (B, n, m)
 MERGES: dict[str, Callable[[Tensor], Tensor]] = {
     "right": lambda x: x.transpose(1, 2).flatten(2),
@@ -54,10 +55,14 @@ OUTERS = (
     "pre",
     "norm first",
     "norm last",
+    "pre, norm last",
+    "sandwich",
+    "branch norm",
     "skip from norm",
     "double skip",
     "no attention",
 )
+NORMED_FIRST = ("pre", "norm first", "pre, norm last", "sandwich", "skip from norm")
 ALWAYS = ("no", "right", "upper", "strict upper", "no self", "one ahead")
 # Fills that hide, unless scores are as large
 STRONG = ("-1000000000", "a billion subtracted", "-10000", "-100000", "minus ten thousand added")
@@ -66,7 +71,7 @@ CAUSAL_FILLS = ("minus infinity", "-10000", "zero", "-10", "the smallest positiv
 CONVENTIONS = {
     "split": ("interleaved",),
     "merge": ("interleaved",),
-    "outer": ("skip", "post", "pre", "norm first", "norm last", "skip from norm"),
+    "outer": (*OUTERS[1:-2],),
 }
 
 
@@ -107,15 +112,13 @@ class Frame:
     heads   h
     inner   features of q, k, v after their maps
     out     features of the output
-    norm    the norm's name, or None
-    eps     the norm's small number
+    norm    the patient's own norm, or None
     """
 
     heads: int
     inner: tuple[int, int, int]
     out: int
-    norm: str | None = None
-    eps: float = 1e-5
+    norm: Callable[[Tensor], Tensor] | None = None
 
 
 @dataclass(frozen=True)
@@ -163,7 +166,7 @@ def reference(
     cache  a dictionary for what several suspects have in common, of one and the same input
     """
     layout, inside = suspect.layout, suspect.inside
-    inner_norm = layout.outer in ("pre", "norm first", "skip from norm")
+    inner_norm = layout.outer in NORMED_FIRST
     key = (layout.split, layout.axis, layout.act, inner_norm, inside)
     if cache is None or key not in cache:
         asked = [_norm(x, frame) for x in (q, k, v)] if inner_norm else [q, k, v]
@@ -201,13 +204,15 @@ def _attention(
         x = (x if x.shape[-1] == inner else x @ _fitted(inner, x.shape[-1])) * gain
         x = act(x) if name in targets else x
         x = x.transpose(0, 1) if layout.axis == "batch" else x
+        split = SPLITS["view" if layout.split[0] == name else "right"]
+        split = SPLITS.get(layout.split, split)
         heads = frame.heads
         if inner < frame.inner[0] and (inner * heads) % frame.inner[0] == 0 and name in "kv" and heads > 1:
             shared = frame.inner[0] // inner  # several query heads read one key head
             if frame.inner[1] == frame.inner[2]:
-                parts.append(SPLITS[layout.split](x, heads // shared).repeat_interleave(shared, 1))
+                parts.append(split(x, heads // shared).repeat_interleave(shared, 1))
                 continue
-        parts.append(SPLITS[layout.split](x, heads))
+        parts.append(split(x, heads))
     return attend(inside, *parts, keep, causal)
 
 
@@ -217,25 +222,25 @@ def _batch_for_heads(x: Tensor) -> Tensor:
 
 
 def _norm(x: Tensor, frame: Frame) -> Tensor:
-    if frame.norm == "rms":
-        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + frame.eps)
-    if frame.norm is not None and frame.norm.startswith("group"):
-        return F.group_norm(x.mT, int(frame.norm.split()[1]), eps=frame.eps).mT
-    return F.layer_norm(x, x.shape[-1:], eps=frame.eps)
+    if frame.norm is None:
+        return F.layer_norm(x, x.shape[-1:])
+    with torch.no_grad():
+        return frame.norm(x)
 
 
 def _outer(outer: str, x: Tensor, found: Tensor, frame: Frame) -> Tensor:
+    """Residual connection and norm around what attention found."""
     if outer in ("none", "norm first"):
         return found
+    if outer in ("double skip", "no attention"):
+        return 2 * x + found * (outer == "double skip")
     if outer == "norm last":
         return _norm(found, frame)
-    if outer == "double skip":
-        return 2 * x + found
-    if outer == "no attention":
-        return 2 * x
     if outer == "skip from norm":
         return _norm(x, frame) + found
-    return _norm(x + found, frame) if outer == "post" else x + found
+    if outer in ("branch norm", "sandwich"):
+        return x + _norm(found, frame)
+    return _norm(x + found, frame) if outer in ("post", "pre, norm last") else x + found
 
 
 @lru_cache
@@ -247,7 +252,7 @@ def suspects(norm: bool, itself: bool, heads: bool) -> tuple[Suspect, ...]:
     """
     roles = ("right", "key reshaped") if itself else ROLES
     layouts = {
-        "split": tuple(SPLITS) if heads else ("right",),
+        "split": (*SPLITS, *ONE_SPLIT) if heads else ("right",),
         "merge": tuple(MERGES) if heads else ("right", "last axes swapped"),
         "axis": ("tokens", "batch"),
         "act": tuple(ACTS),
@@ -326,14 +331,11 @@ def fit_scale(
     plain = [
         s
         for s in suspects(frame.norm is not None, itself, frame.heads > 1)
-        if s.inside.scale == "none"
-        and s.inside in unscaled
-        and s.layout.act == "none"
-        and len(s.layout.deviations()) <= 1
+        if s.inside.scale == "none" and s.inside in unscaled and not s.layout.deviations()
     ]
 
     def error(suspect: Suspect, scale: float) -> float:
-        if time.thread_time() > deadline:
+        if time.process_time() > deadline:
             return math.inf
         try:
             wanted = reference(suspect, frame, *inputs, gains=(scale, 1.0))[0]
@@ -379,14 +381,14 @@ def identify(
 ) -> Suspect | None:
     """The likeliest combination that gives these numbers. At most `budget` are tried, none above `limit`.
 
-    deadline  when to give up, on this thread's own clock, which other programs do not make go faster
+    deadline  when to give up, on this process's own clock, which other programs do not make go faster
     """
     if not found.isfinite().all(-1).any():
         return None  # without numbers everything is alike
     cache: dict = {}
     failed: set = set()
     for tried, suspect in enumerate(suspects(frame.norm is not None, itself, frame.heads > 1)):
-        if tried > budget or suspect.cost > limit or (tried % 16 == 0 and time.thread_time() > deadline):
+        if tried > budget or suspect.cost > limit or (tried % 16 == 0 and time.process_time() > deadline):
             return None
         key = (suspect.layout.split, suspect.layout.axis, suspect.inside)
         if key in failed:  # to raise costs more than to compute

@@ -35,6 +35,7 @@ def examine_masks(case: Case) -> tuple[list[Finding], list[str], list[str]]:
         answer = _recognised(case, name)
         if isinstance(answer, str):
             not_tried.append(f"{name}: {answer}")
+            findings.append(_unknown(name))
             continue
         inside, kind, shape, keep, inputs = answer
         found = _mask_findings(case, name, inside, f"{kind}, {shape}", keep, inputs)
@@ -42,6 +43,11 @@ def examine_masks(case: Case) -> tuple[list[Finding], list[str], list[str]]:
         if not any(f.verdict == FAULT for f in found):
             tried.append(f"{name} ({kind}, {shape})")
     return findings, tried, not_tried
+
+
+def _unknown(name: str) -> Finding:
+    sentence = f"What it does with {name} was not recognised."
+    return Finding("mask not recognised", NOT_SEPARABLE, sentence)
 
 
 def _recognised(case: Case, name: str) -> tuple[Hypothesis, str, str, Tensor, tuple[Tensor, ...]] | str:
@@ -70,6 +76,8 @@ def _recognised(case: Case, name: str) -> tuple[Hypothesis, str, str, Tensor, tu
             best = (cost, inside, kind, shape, keep)
         if cost == 0 or (cost == 1 and inside.keep == "hide"):
             break
+    if ran is None and case.style.rectangular:  # it may fit only where there are as many keys as queries
+        return _recognised(replace(case, style=replace(case.style, rectangular=False)), name)
     if ran is None:
         return f"takes none of the usual masks ({trouble})"
     if not effect:
@@ -81,7 +89,8 @@ def _recognised(case: Case, name: str) -> tuple[Hypothesis, str, str, Tensor, tu
 
 def _forms(case: Case, name: str, inputs: tuple[Tensor, ...]) -> Iterator[tuple[str, str, Tensor, Any]]:
     """Shape, kind, the mask as (B, 1, n_q or 1, n_k) with True = may attend, and the mask in this form."""
-    for shape in sorted(SHAPES, key=lambda s: not _likely(name, s)):
+    shapes = SHAPES if case.style.axes == "nd" else [s for s in SHAPES if s != "(n,)"]
+    for shape in sorted(shapes, key=lambda s: not _likely(name, s)):
         keep = _pattern(case, shape, inputs)
         for kind in KINDS if shape != "lengths" else KINDS[:1]:
             laid = _laid(case, shape, keep, inputs)
@@ -154,6 +163,8 @@ def _mask_findings(
     deviations = _mask_deviations(inside)
     evidence = _mask_evidence(case, inside, keep, inputs)
     found = []
+    if not evidence and "keep" not in deviations:
+        deviations = {}  # what cannot be shown is not said
     for switch, value in deviations.items():
         if switch == "keep":
             found.append(_polarity(case, name, form))
@@ -203,7 +214,12 @@ def _mask_evidence(
         wanted = reference(right, case.frame, *inputs, keep=keep)[1]
     except RuntimeError:
         return ()
-    return (Matrices("weights of the first head", found[0, 0].numpy(), wanted[0, 0].numpy()),)
+    gaps = (found - wanted).abs().amax((-2, -1)).nan_to_num(torch.inf)
+    if not (gaps > 5e-4).any():
+        return ()
+    b, h = (int(i) for i in torch.unravel_index(gaps.argmax(), gaps.shape))
+    what = f"weights of sample {b}, head {h}"
+    return (Matrices(what, found[b, h].numpy(), wanted[b, h].numpy()),)
 
 
 def _weak(case: Case, name: str, form: str, inside: Hypothesis) -> list[Finding]:
@@ -258,7 +274,7 @@ def _strong(case: Case, name: str, form: str, inside: Hypothesis) -> list[Findin
     else:
         others = (inputs[0], *(changed(x) for x in inputs[1:]))
         rows = torch.ones(inputs[0].shape[:2], dtype=torch.bool)
-    return leak(case, inputs, others, rows, f"the mask {name}", **{name: given})
+    return leak(case, inputs, others, rows, name if "mask" in name else f"the mask {name}", **{name: given})
 
 
 def _plain(case: Case) -> bool:

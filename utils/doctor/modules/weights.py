@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import math
 import re
+import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -17,10 +18,11 @@ from torch import Tensor, nn
 
 _OWN = set(vars(nn.Module()))  # what every module carries
 FUSED = re.compile(r"qkv|c_attn|in_proj|kqv")
-FEED_FORWARD = re.compile(
-    r"(^|\.)(linear2|fc2|w2|w_2|w3|down_proj)\.weight$|(mlp|ffn|feed_?forward|\bff)\b.*weight$"
-)
-TABLE = re.compile(r"pos|rel|table|alibi|cls")
+FEED_FORWARD = re.compile(r"(mlp|ffn|ffwd|feed_?forward|\bff)\b.*weight$")
+SECOND = re.compile(r"(^|\.)(linear2|fc2)\.weight$")  # of a network that gets no wider inside
+TABLE = re.compile(
+    r"pos(?!itionwise)|(^|[._])rel|table|alibi|cls|bias|(^|\.)b_?[qkvo]?$"
+)  # and biases with two axes
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,25 @@ def duplicate(module: nn.Module) -> nn.Module:
         for value in vars(sub).values():
             if isinstance(value, Tensor) and not value.is_leaf:  # deepcopy refuses these
                 memo[id(value)] = value.detach().clone()
-    return copy.deepcopy(module, memo)
+    made = copy.deepcopy(module, memo)
+    for sub in made.modules():
+        for name, value in vars(sub).items():
+            if isinstance(value, types.FunctionType) and (value.__closure__ or value.__defaults__):
+                vars(sub)[name] = _rebound(value, memo)
+    return made
+
+
+def _rebound(function: types.FunctionType, memo: dict[int, object]) -> types.FunctionType:
+    """The function as it would be, had it been written in the copy: what it holds on to is the copy's."""
+    cells = tuple(
+        types.CellType(memo.get(id(c.cell_contents), c.cell_contents)) for c in function.__closure__ or ()
+    )
+    defaults = tuple(memo.get(id(d), d) for d in function.__defaults__ or ())
+    made = types.FunctionType(
+        function.__code__, function.__globals__, function.__name__, defaults, cells or None
+    )
+    made.__kwdefaults__ = function.__kwdefaults__
+    return made
 
 
 def walk(module: nn.Module) -> list[Weight]:
@@ -116,13 +136,52 @@ def hidden_modules(module: nn.Module) -> list[nn.Module]:
     return found
 
 
+def cast(module: nn.Module, dtype: torch.dtype, inputs: tuple[Tensor, ...] = ()) -> tuple[Tensor, ...]:
+    """Turn the module to other numbers, plain attributes and hidden layers too; returns inputs to fit."""
+    for part in (module, *hidden_modules(module)):
+        part.to(dtype)
+    for sub in module.modules():  # plain attributes, which to() does not reach
+        for name, value in vars(sub).items():
+            if isinstance(value, Tensor) and value.is_floating_point():
+                setattr(sub, name, value.to(dtype))
+    return tuple(x.to(dtype) for x in inputs)
+
+
 def maps(module: nn.Module) -> dict[str, list[Weight]]:
-    """The maps from features to features, those of several heads together."""
+    """The maps from features to features, those of several heads together, less a feed-forward network's."""
+    weights = walk(module)
+    apart = feed_forward(weights)
     groups: dict[str, list[Weight]] = {}
-    for weight in walk(module):
-        if weight.is_map and not FEED_FORWARD.search(weight.name.lower()):
+    for weight in weights:
+        if weight.is_map and weight.name not in apart:
             groups.setdefault(weight.group, []).append(weight)
     return groups
+
+
+def feed_forward(weights: list[Weight]) -> list[str]:
+    """Names of the maps in a feed-forward network: told by name, or by shape, to more features and back.
+
+    By shape only if enough others are left for an attention.
+    """
+    found = [w for w in weights if w.is_map]
+    named = [w.name for w in found if FEED_FORWARD.search(w.name.lower())]
+    shapes = {w.name: [s for s in w.tensor.shape if s != 1] for w in found}
+    for i, last in enumerate(found):
+        back = shapes[last.name]
+        wide = len(back) == 2 and back[1] > back[0] if _turned(last) else len(back) == 2 and back[0] > back[1]
+        if named or not wide or list(shapes.values()).count(back) > 1:
+            continue
+        there = (back[::-1], [2 * back[1], back[0]], [back[1], 2 * back[0]])
+        first = [w.name for w in found[: i + 2] if shapes[w.name] in there]
+        left = [n for n in shapes if n not in (*first, last.name)]
+        if len(first) in (1, 2) and (len(left) >= 3 or any(FUSED.search(n) for n in left)):
+            return [*first, last.name]
+    return named or [n for n in shapes if SECOND.search(n) and len(shapes) > 3]
+
+
+def _turned(weight: Weight) -> bool:
+    """Whether rows are what comes out, as nn.Linear has it."""
+    return isinstance(weight.owner, nn.Linear | nn.modules.conv._ConvNd)
 
 
 def eye(rows: int, columns: int) -> Tensor:
@@ -154,15 +213,17 @@ def set_identity(module: nn.Module, widths: tuple[int, ...], heads: int, fused: 
     fused   how one matrix for q, k and v is laid out by the code that cuts it:
             "blocks" (3 h d_k), "head by head" (h 3 d_k), "feature by feature" (d_k 3 h)
     """
+    weights = walk(module)
+    apart = feed_forward(weights)
     with torch.no_grad():
         for group in maps(module).values():
             for i, weight in enumerate(group):
                 tensor = weight.tensor
                 tensor.copy_(_identity(weight, i, len(group), widths, heads, fused).reshape(tensor.shape))
-        for weight in walk(module):
+        for weight in weights:
             if weight.trained and not weight.is_map:
                 weight.tensor.fill_(1.0 if _is_gain(weight) else 0.0)
-            elif FEED_FORWARD.search(weight.name.lower()) and weight.trained:
+            elif weight.name in apart and weight.trained:
                 weight.tensor.zero_()
 
 
@@ -187,9 +248,12 @@ def _identity(weight: Weight, i: int, size: int, widths: tuple[int, ...], heads:
         across = columns > rows
         whole = eye(size * min(shape), max(shape))[i * min(shape) : (i + 1) * min(shape)]
         return whole if across else whole.T
-    turned = not isinstance(weight.owner, nn.Linear | nn.modules.conv._ConvNd) and columns % (3 * rows) == 0
+    turned = not _turned(weight) and columns % (3 * rows) == 0
     if FUSED.search(weight.name) or rows == 3 * columns or turned:
         inner = max(rows, columns) // 3 if turned or rows % 3 == 0 else 0
+        if columns < rows < 3 * columns and (rows - columns) % 2 == 0:  # one head of keys and values
+            few = eye((rows - columns) // 2, columns)
+            return torch.cat([eye(columns, columns), few, few])
         if inner:
             whole = _fused(inner, rows if turned else columns, heads, fused)
             return whole.T if turned else whole
@@ -232,6 +296,9 @@ def inner_widths(module: nn.Module, width: int) -> list[int]:
         if other > width and isinstance(group[0].owner, nn.Linear) and shape[0] == width:
             continue  # a map back to the input's width
         name = group[0].name
+        if FUSED.search(name) and width < other < 3 * width:
+            found += [width, (other - width) // 2]
+            continue
         if FUSED.search(name) or other == 3 * width:
             other //= 3
         elif "kv" in name:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import re
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -276,7 +277,7 @@ def _unused(unused: list[str], roles: dict[str, tuple[int, int] | None]) -> list
         Finding(
             kind,
             FAULT,
-            f"{names} gets no gradient and changes nothing; {rest}.",
+            f"{names} {'gets' if len(unused) == 1 else 'get'} no gradient: nothing depends on it; {rest}.",
             f"Look where forward should use {names}: another layer's name stands there, or a result is "
             "thrown away.",
             "the gradient of a random sum of the outputs, and the output with the map multiplied by 1.7",
@@ -372,14 +373,16 @@ def _plain(weight: Weight) -> list[int]:
     return [s for s in weight.tensor.shape if s != 1]
 
 
-def indivisible(module: nn.Module, heads: int, inner: int) -> tuple[list[Finding], str | None]:
+def indivisible(
+    module: nn.Module, heads: int, inner: int, build: Callable[[int, int], nn.Module] | None = None
+) -> tuple[list[Finding], str | None]:
     """Whether the class takes a width that its heads do not divide. Also returns why it could not be told."""
     if heads == 1:
         return [], None
-    if own := _own_head_width(module, inner // heads):
+    if build is None and (own := _own_head_width(module, inner // heads)):
         return [], f"indivisible widths: {own} may be the width of a head, so nothing has to divide"
     try:
-        other = _built_again(module, 13, 3)
+        other = call(build, 13, 3) if build else _built_again(module, 13, 3)
     except Trouble as trouble:
         if "cannot be built" in str(trouble):
             return [], f"indivisible widths: {trouble}"

@@ -15,6 +15,15 @@ LAYOUTS: dict[tuple[str, str], tuple[str, str, str]] = {
         "axes: a head's row holds pieces of several tokens",
         "Cut first, exchange then: x.view(B, n, h, d_k).transpose(1, 2).",
     ),
+    **{
+        ("split", f"{letter} by view"): (
+            "heads split by view",
+            f"The heads of the {name} are cut by a view or reshape straight to (B, h, n, d_k), those of the "
+            "other two are cut as they should be",
+            "Cut first, exchange then, all three alike: x.view(B, n, h, d_k).transpose(1, 2).",
+        )
+        for letter, name in (("q", "queries"), ("k", "keys"), ("v", "values"))
+    },
     ("split", "none"): (
         "attention over heads",
         "The axes (B, n, h, d_k) are not exchanged before the scores: each token attends over its own "
@@ -103,6 +112,12 @@ CONVENTION_WORDS = {
         "norm last",
     ): "The result is normalised, the input is not added to it: a residual connection is missing "
     "unless it is meant to be so.",
+    (
+        "outer",
+        "pre, norm last",
+    ): "LayerNorm(x + attention(LayerNorm(x))): norms before and after, residual inside.",
+    ("outer", "sandwich"): "x + LayerNorm(attention(LayerNorm(x))): attention stands between two norms.",
+    ("outer", "branch norm"): "x + LayerNorm(attention(x)): what attention finds is normalised, then added.",
     ("outer", "skip from norm"): "LayerNorm(x) is added, not x: the way straight through is normalised too.",
 }
 
@@ -120,18 +135,12 @@ def scale_words(case: Case) -> tuple[str, str, str]:
     cure = "Divide the scores by math.sqrt(d_k), the width of one head: k.shape[-1] after the cut."
     if scale == "after softmax":
         return kind, f"The weights, not the scores, are divided by sqrt(d_k) = {d_k**0.5:.3g}.", cure
-    twins = [
-        n
-        for n, f in factors.items()
-        if n != scale and abs(f - factors[scale]) < 1e-6 and n != "after softmax"
-    ]
-    twin = f" At this size that is the same as {' or '.join(twins)}." if twins else ""
     said = f"scale: {scale}" if scale in SCALES else "measured"
     found, wanted = factors[scale], factors["sqrt(d_k)"]
     sentence = (
         f"The scores are multiplied by {found:.3g} ({said}), which should be 1/sqrt(d_k) = {wanted:.3g}."
     )
-    return kind, sentence + twin, cure
+    return kind, sentence, cure
 
 
 def words(case: Case) -> list[tuple[str, str, str]]:
@@ -157,4 +166,6 @@ def words(case: Case) -> list[tuple[str, str, str]]:
 def said(switch: str, value: str) -> tuple[str, str, str]:
     """Kind, sentence and cure of a habit inside attention: the words are the same as for functions."""
     found = finding(switch, value)
-    return found.kind, found.sentence, found.cure
+    slip = {"key for value": "w_v(k)", "query for value": "w_v(q)", "query for key": "w_k(q)"}.get(value)
+    more = f" Or a layer is given the wrong input: look for {slip}." if switch == "roles" and slip else ""
+    return found.kind, found.sentence, found.cure + more
