@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from utils.doctor import diagnose
 from utils.doctor.modules import adapt as calling
 from utils.doctor.modules.examine import examine
 from utils.doctor.report import CONVENTION, NOT_SEPARABLE
@@ -821,3 +822,166 @@ def test_a_module_that_knows_its_parent_does_no_harm():
     module = slipped("separate")(12, 3)
     module.W_q.parent = module
     assert not examine(module).kinds
+
+
+BLOCK = (
+    HEADS
+    + """
+
+class OwnNorm(nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        self.a, self.b = nn.Parameter(torch.ones(d)), nn.Parameter(torch.zeros(d))
+
+    def forward(self, x):
+        return self.a * (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-6) + self.b
+
+
+class Block(nn.Module):
+    def __init__(self, d, h):
+        super().__init__()
+        self.ln1, self.ln2 = nn.LayerNorm(d), nn.LayerNorm(d)
+        self.sa = MultiHeadAttention(d, h)
+        self.fc_in, self.fc_out = nn.Linear(d, 4 * d), nn.Linear(4 * d, d)
+        self.feed = lambda x: self.fc_out(F.relu(self.fc_in(x)))
+
+    def forward(self, x):
+        y = x + self.sa(self.ln1(x))
+        return y + self.feed(self.ln2(y))
+"""
+)
+FIRST, SECOND = "y = x + self.sa(self.ln1(x))", "return y + self.feed(self.ln2(y))"
+RIGHT_BLOCKS = {
+    "norm first": (),
+    "norm last": ((FIRST, "y = self.ln1(x + self.sa(x))"), (SECOND, "return self.ln2(y + self.feed(y))")),
+    "between norms": ((FIRST, "y = x + self.ln2(self.sa(self.ln1(x)))"),),
+    "norm of the branch": (
+        (FIRST, "y = x + self.ln1(self.sa(x))"),
+        (SECOND, "return y + self.ln2(self.feed(y))"),
+    ),
+    "one more norm": ((SECOND, "return self.ln2(y + self.feed(self.ln2(y)))"),),
+    "side by side": ((SECOND, "return y + self.feed(self.ln2(x))"),),
+    "own norm": (("nn.LayerNorm(d), nn.LayerNorm(d)", "OwnNorm(d), OwnNorm(d)"),),
+    "not causal": ((f'wei = wei.masked_fill({TRIL}, float("-inf"))', ""),),
+}
+WRONG_BLOCKS = {
+    "scale": ("scale sqrt(d_model)", (("* k.shape[-1] ** -0.5", "* C ** -0.5"),)),
+    "no scale, norm last": ("scale missing", (("* k.shape[-1] ** -0.5", ""), *RIGHT_BLOCKS["norm last"])),
+    "softmax": ("softmax over queries", (("F.softmax(wei, dim=-1)", "F.softmax(wei, dim=1)"),)),
+    "one ahead": ("causal sees one ahead", (("torch.ones(16, 16))", "torch.ones(16, 16), diagonal=1)"),)),
+    "no nonlinearity": ("feed-forward without nonlinearity", (("F.relu(self.fc_in(x))", "self.fc_in(x)"),)),
+    "second residual": ("second residual from the input", ((SECOND, "return x + self.feed(self.ln2(y))"),)),
+    "no residual": ("residual missing around attention", ((FIRST, "y = self.sa(self.ln1(x))"),)),
+    "no second residual": (
+        "residual missing around feed-forward",
+        ((SECOND, "return self.feed(self.ln2(y))"),),
+    ),
+    "one norm twice": ("layer unused", ((SECOND, "return y + self.feed(self.ln1(y))"),)),
+    "axis": (
+        "norm over tokens",
+        (*RIGHT_BLOCKS["own norm"], ("x.mean(-1, ", "x.mean(1, "), ("x.std(-1, ", "x.std(1, ")),
+    ),
+    "written into": ("input changed in place", ((FIRST, "x += self.sa(self.ln1(x)); y = x"),)),
+}
+
+
+def block(*changes):
+    text = BLOCK
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    space = {"nn": nn, "torch": torch, "F": F, "math": math}
+    exec(text, space)
+    torch.manual_seed(0)
+    return space["Block"](16, 4)
+
+
+@pytest.mark.parametrize("name", RIGHT_BLOCKS)
+def test_blocks_of_many_kinds_are_left_in_peace(name):
+    report = assert_healthy(block(*RIGHT_BLOCKS[name]))
+    assert "4 head(s)" in report.tried[0]
+
+
+@pytest.mark.parametrize("name", WRONG_BLOCKS)
+def test_mistakes_in_blocks_are_named(name):
+    kind, changes = WRONG_BLOCKS[name]
+    report = examine(block(*changes))
+    assert report.kinds == (kind,), str(report)
+
+
+def test_what_a_block_does_with_unknown_norms_hides_no_mistake_inside():
+    gated = (FIRST, "y = x * x.tanh() + self.sa(self.ln1(x))")
+    assert "around sa was not recognised" in examine(block(gated)).verdict
+    report = examine(block(gated, ("* k.shape[-1] ** -0.5", "* C ** -0.5")))
+    assert report.kinds == ("scale sqrt(d_model)",) and "In sa: " in report.verdict
+
+
+MASKED = 'scores.masked_fill(mask == 0, float("-inf"))'
+CROSS = (
+    ("def forward(self, x, mask=None)", "def forward(self, x, xa)"),
+    ("        if mask is not None:\n            scores = " + MASKED + "\n", ""),
+    *((f"self.W_{t}(x)", f"self.W_{t}(xa)") for t in "kv"),
+    *((line, line.replace("B, n,", "B, -1,")) for line in (Q, K, V)),
+)
+ODD = {
+    "rows": ("mask on query rows", ((MASKED, MASKED.replace("mask ==", "mask.mT ==")),)),
+    "mask written": ("mask changed in place", ((MASKED, f"{MASKED}; mask *= 0"),)),
+    "keys only": ("heads split by view", cut(".view(B, h, n, d_k)")[1:2]),
+    "one batch": ("batch size fixed", (("B, n, _ = x.shape", "B, n, _ = 2, *x.shape[1:]"),)),
+    "second input": ("second input ignored", (*CROSS, ("q = self", "xa = x\n        q = self"))),
+    "values": ("value replaced by query", (*CROSS, ("v = self.W_v(xa)", "v = self.W_v(x)"))),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_slips_with_masks_sizes_and_second_inputs_are_named(name):
+    kind, changes = ODD[name]
+    torch.manual_seed(0)
+    report = examine(slipped("separate", *changes)(12, 3))
+    assert report.kinds == (kind,), str(report)
+
+
+def test_two_inputs_of_any_name_and_width_are_left_in_peace():
+    assert_healthy(slipped("separate", *CROSS)(12, 3))
+    unnamed = (
+        ("(self, x, xa)", "(self, one, other)"),
+        ("B, n, _ = x", "x, xa = one, other\n        B, n, _ = x"),
+    )
+    assert_healthy(slipped("separate", *CROSS, *unnamed)(12, 3))
+
+
+def test_weights_that_are_returned_are_compared():
+    module = slipped("separate", ("return self.W_o(out)", "return self.W_o(out), scores"))(12, 3)
+    report = examine(module)
+    assert "weights returned are not those used" in [f.kind for f in report.findings] and not report.kinds
+
+
+class FewKeys(nn.Module):
+    """One head of keys and values for all, in one matrix with the queries; the answer is an object."""
+
+    def __init__(self, dim=16, heads=4):
+        super().__init__()
+        self.heads, self.d_k = heads, dim // heads
+        self.Wqkv, self.out_proj = nn.Linear(dim, dim + 2 * self.d_k), nn.Linear(dim, dim)
+
+    def forward(self, x):
+        q, k, v = self.Wqkv(x).split([x.shape[-1], self.d_k, self.d_k], -1)
+        q = q.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        weights = (q @ k[:, None].mT * self.d_k**-0.5).softmax(-1)
+        return SimpleNamespace(
+            last_hidden_state=self.out_proj((weights @ v[:, None]).transpose(1, 2).flatten(2))
+        )
+
+
+def test_few_keys_in_one_matrix_and_an_object_as_answer_are_left_in_peace():
+    assert_healthy(FewKeys())
+
+
+def test_builders_plain_lists_and_wrong_options():
+    report = diagnose(lambda d, h: slipped("separate")(d, h))
+    assert not report.kinds and "indivisible widths" in report.tried
+    module = slipped("heads", *SLIPS["plain list", "heads"])(12, 3)
+    module.proj = nn.Identity()  # all that is left is in the list
+    assert diagnose(module).kinds[0] == "plain list"
+    with pytest.raises(TypeError, match="d_model, num_heads, batch_first"):
+        diagnose(module, mask="keep")

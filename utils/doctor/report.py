@@ -10,8 +10,16 @@ import numpy as np
 FAULT, CONVENTION, NOT_SEPARABLE = "fault", "convention", "not separable"
 # Findings that say: nothing was found out
 UNCLEAR = ("does not run", "not recognised", "no sinusoidal table", "not examined")
-# Findings that say: a part was not found out; they are the headline where nothing is wrong otherwise
-PARTLY = ("part not recognised", "mask not recognised", "tokens or samples first")
+# Findings that say: a part was not found out; or ask; they are the headline where nothing is wrong otherwise
+PARTLY = (
+    "part not recognised",
+    "mask not recognised",
+    "tokens or samples first",
+    "weights returned are not those used",
+    "residual from the norm",
+    "residual from a projection",
+    "same lengths only",
+)
 
 
 @dataclass(frozen=True)

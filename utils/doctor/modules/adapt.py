@@ -6,6 +6,7 @@ code. Names and attributes tell most of it; the rest is found by trying.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import itertools
 import re
@@ -27,57 +28,24 @@ ROLES = {
     "key": r"^(x?_?k|keys?|k_\w+|key_(?!pad)(?!mask)\w+|\w+_k)$",
     "value": r"^(x?_?v|values?|vals?|v_\w+|value_\w+|\w+_v)$",
 }
-CONTEXT = r"^(context|memory|ctx|(x_)?kv|enc\w*|encoder\w*|cross\w*|y|source|src)$"
+CONTEXT = r"^(context|memory|ctx|xa|(x_)?kv|enc\w*|encoder\w*|cross\w*|y|source|src)$"
 MASK = r"mask|valid_len|^bias$|attn_bias|^keep$"
 # Masks of other things than tokens: they switch off heads or layers
 FOREIGN = r"(head|layer)_?mask"
 # Masks of a second sequence, of no use while there is one
 SECOND = r"^(encoder|cross|memory)\w*mask"
 WIDTH_NAMES = [
-    "d_model",
-    "embed_dim",
-    "emb_dim",
-    "embed_size",
-    "n_embd",
-    "hidden_size",
-    "dim",
-    "d_in",
-    "input_dim",
-    "model_dim",
-    "num_hiddens",
-    "emb",
-    "in_channels",
-    "in_dim",
-    "dim_in",
-    "d_emb",
-    "embedding_dim",
-    "features",
-    "width",
-    "k",
-]
+    "d_model", "embed_dim", "emb_dim", "embed_size", "n_embd", "hidden_size", "dim", "d_in",
+    "input_dim", "model_dim", "num_hiddens", "emb", "in_channels", "in_dim", "dim_in", "d_emb",
+    "embedding_dim", "features", "width", "k"
+]  # fmt: skip
 HEAD_NAMES = [
-    "num_heads",
-    "n_heads",
-    "heads",
-    "n_head",
-    "nhead",
-    "num_attention_heads",
-    "head",
-    "h",
-    "nheads",
-    "head_num",
-    "num_head",
-    "n_h",
-]
+    "num_heads", "n_heads", "heads", "n_head", "nhead", "num_attention_heads", "head", "h", "nheads",
+    "head_num", "num_head", "n_h"
+]  # fmt: skip
 LENGTH_NAMES = [
-    "block_size",
-    "context_length",
-    "max_len",
-    "seq_len",
-    "max_seq_len",
-    "n_ctx",
-    "context_size",
-]
+    "block_size", "context_length", "max_len", "seq_len", "max_seq_len", "n_ctx", "context_size"
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -94,6 +62,7 @@ class Style:
     causal  name of the argument that asks for causality
     rectangular  whether it takes n_k different from n_q
     foreign  names of masks that hide no tokens of its input
+    keeps    whether what it writes into its input is to be overlooked
     """
 
     roles: tuple[str, ...]
@@ -105,6 +74,7 @@ class Style:
     causal: str | None = None
     rectangular: bool = False
     foreign: tuple[str, ...] = ()
+    keeps: bool = False
 
     @property
     def itself(self) -> bool:
@@ -114,11 +84,16 @@ class Style:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a module returned: output (B, n, d), weights with whatever axes, and its input afterwards."""
+    """What a module returned: output (B, n, d), weights; and what it was given, as it was afterwards."""
 
     output: Tensor
     weights: Tensor | None = None
     input_after: tuple[Tensor, ...] = field(default=())
+    named_after: dict[str, Any] = field(default_factory=dict)
+
+
+class OneSize(Trouble):
+    """The module takes one size only."""
 
 
 class NoDropout(TorchFunctionMode):
@@ -155,16 +130,15 @@ def ask(
     v = k if v is None else v
     given = [_arrange(t, style.axes) for t in (q, k, v)[: len(style.roles)]]
 
-    def patient(*inputs: Tensor, **named: Any) -> tuple[Any, tuple[Tensor, ...]]:
-        if quiet:
-            with NoDropout():
-                return _invoke(module, style, inputs, named), inputs
-        return _invoke(module, style, inputs, named), inputs
+    def patient(*inputs: Tensor, **named: Any) -> tuple[Any, tuple[Tensor, ...], dict[str, Any]]:
+        with NoDropout() if quiet else contextlib.nullcontext():
+            return _invoke(module, style, inputs, named), inputs, named
 
     named = {**dict(style.extra), **kwargs}
-    result, inputs = call(patient, *given, **named)
+    result, inputs, after = call(patient, *given, **named)
     output, weights = _read(result, style, q, k)
-    return Answer(output, weights, tuple(_restore(t, style.axes) for t in inputs))
+    seen = given if style.keeps else inputs
+    return Answer(output, weights, tuple(_restore(t, style.axes) for t in seen), after)
 
 
 def _invoke(module: nn.Module, style: Style, inputs: tuple[Tensor, ...], named: dict[str, Any]) -> Any:
@@ -220,6 +194,14 @@ def adapt(module: nn.Module, width: int | None = None, batch_first: bool | None 
             first = first or trouble
             continue
         return _turned(module, _wider(module, style))
+    for style, batch in itertools.product(
+        itertools.islice(_styles(module, width, batch_first), 4), (2, 1, 4)
+    ):
+        try:
+            ask(duplicate(module), style, *probe(style, batch))
+        except Trouble:
+            continue
+        raise OneSize(f"runs with {batch} sample(s) at a time and stops with 3: {first}")
     raise first or Trouble("has no weights by which its width could be told; pass d_model=")
 
 
@@ -264,7 +246,8 @@ def _turned(module: nn.Module, style: Style) -> Style:
 
 def _known(first: str, second: str) -> bool:
     """Whether the names tell which of two inputs gives the queries."""
-    return bool(re.match(CONTEXT, second.lower()) or re.match(ROLES["query"], first.lower()))
+    told = re.match(CONTEXT, second.lower()) and second.lower() not in ("y", "source", "src")
+    return bool(told or re.match(ROLES["query"], first.lower()))
 
 
 def _styles(module: nn.Module, width: int | None, batch_first: bool | None) -> Iterator[Style]:
@@ -369,6 +352,9 @@ def widths_of(module: nn.Module) -> list[int]:
 def lengths(module: nn.Module, width: int) -> list[int]:
     """Numbers of tokens to try: 5, but never the same as the width, for equal sizes hide mistakes."""
     own = attribute(module, *LENGTH_NAMES)
+    own = own or next(
+        (b.shape[-1] for b in module.buffers() if b.ndim > 1 and b.shape[-1] == b.shape[-2]), None
+    )
     likely = [n for n in (5, 6, 4) if n != width and (own is None or n <= own)]
     return [*likely[:1], *([own] if own and own <= 64 else [])]
 

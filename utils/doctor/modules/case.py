@@ -98,12 +98,18 @@ def first_case(module: nn.Module, style: Style, heads: int | None, remembers: bo
 
 
 def line_up(
-    module: nn.Module, style: Style, heads: int | None, remembers: bool = True, deadline: float = math.inf
+    module: nn.Module,
+    style: Style,
+    heads: int | None,
+    remembers: bool = True,
+    deadline: float = math.inf,
+    limit: float = math.inf,
 ) -> Case:
     """Hold the module against every suspect, for every number of heads that it may have.
 
     The frames are tried with no mistake at first, then with one, then with two.
 
+    limit     how unlikely a suspect may be
     deadline  when to give up, on this process's own clock, which other programs do not make go faster
     """
     cases = []
@@ -113,10 +119,13 @@ def line_up(
             return right
         if time.process_time() > deadline:
             break
+    if limit < 1.9:
+        return cases[0][0]
     return (
-        _identified(cases, 1.9, deadline)
-        or _with_measured_scale(cases[:3], deadline)
-        or _with_silent_map(cases[:1], deadline)
+        _with_silent_map(cases[:1], 0.9, deadline)
+        or _identified(cases, 1.9, deadline)
+        or _with_measured_scale(cases[:8], deadline)
+        or _with_silent_map(cases[:1], 1.9, deadline)
         or _identified(cases[:2], 2.9, deadline)
         or cases[0][0]
     )
@@ -154,7 +163,7 @@ def _holds(case: Case) -> bool:
     return True
 
 
-def _with_silent_map(cases: _Frames, deadline: float) -> Case | None:
+def _with_silent_map(cases: _Frames, limit: float, deadline: float) -> Case | None:
     """With one of the maps 0: behind attention there may be a step x + f(x) that is then without effect."""
     for case, _, inputs in cases:
         for group in list(maps(case.module))[::-1][:6]:
@@ -164,7 +173,7 @@ def _with_silent_map(cases: _Frames, deadline: float) -> Case | None:
             except Trouble:
                 continue
             suspect = identify(
-                answer.output, case.frame, after(inputs, answer), case.style.itself, 1.9, deadline=deadline
+                answer.output, case.frame, after(inputs, answer), case.style.itself, limit, deadline=deadline
             )
             if suspect is not None and suspect.layout.outer not in ("double skip", "no attention"):
                 return replace(quiet, suspect=suspect)
@@ -218,8 +227,9 @@ def after(inputs: tuple[Tensor, ...], answer: Answer) -> tuple[Tensor, ...]:
 def _inner(module: nn.Module, width: int) -> list[tuple[int, int, int]]:
     widths = inner_widths(module, width)
     found = [(m, m, m) for m in widths]
-    for a in widths:
-        for b in widths:
+    mixed = [m for m in widths if m <= max(widths[0], width)]  # not those of heads as wide as the input
+    for a in mixed:
+        for b in mixed:
             if a != b:
                 found += [(a, b, b), (b, b, a)] if a > b else [(b, b, a)]
     return list(dict.fromkeys(found))
@@ -254,6 +264,10 @@ def _blank(norm: nn.Module, width: int) -> Callable[[Tensor], Tensor]:
 
 
 def _is_norm(sub: nn.Module, width: int) -> bool:
+    return scales_away(sub, width) and (isinstance(sub, nn.GroupNorm) or not mixes(sub, width))
+
+
+def scales_away(sub: nn.Module, width: int) -> bool:
     """Whether it gives the same for its input and for a hundredfold of it, and not the input."""
     weights = list(sub.parameters())
     if any(w.ndim != 1 or w.numel() not in (1, width) for w in weights) or len(list(sub.children())):
@@ -268,6 +282,13 @@ def _is_norm(sub: nn.Module, width: int) -> bool:
     except Exception:  # it takes something else
         return False
     return isinstance(one, Tensor) and same(one, other, 1e-3) and not same(one, x)
+
+
+def mixes(norm: nn.Module, width: int) -> bool:
+    """Whether what it makes of one token depends on the others."""
+    x = torch.randn(2, 4, width, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        return not same(norm(x)[:1, :1], norm(torch.cat([x[:, :1], -x[:, 1:].flip(-1)], 1))[:1, :1], 1e-3)
 
 
 def influence(output: Callable[[Tensor], Tensor], x: Tensor) -> np.ndarray:

@@ -18,12 +18,20 @@ from torch import Tensor, nn
 
 from utils.doctor.call import Hangs, Trouble
 from utils.doctor.modules import feedforward, paths, wiring
-from utils.doctor.modules.adapt import Style, adapt, ask, own_mha, probe
+from utils.doctor.modules.adapt import CONTEXT, OneSize, Style, adapt, ask, own_mha, probe
 from utils.doctor.modules.case import Case, first_case, line_up
 from utils.doctor.modules.evidence import Outcome, shown, weights_returned
 from utils.doctor.modules.lineup import same
 from utils.doctor.modules.masks import examine_causal, examine_masks
-from utils.doctor.modules.properties import by_properties, idle, not_recognised, second_input
+from utils.doctor.modules.properties import (
+    averaged,
+    by_properties,
+    idle,
+    norm_axis,
+    not_recognised,
+    second_input,
+    skip_of,
+)
 from utils.doctor.modules.weights import FUSED, cast, duplicate, hidden_modules, maps, randomise, walk
 from utils.doctor.modules.words import CONVENTION_WORDS, words
 from utils.doctor.report import CONVENTION, FAULT, NOT_SEPARABLE, Finding, Report
@@ -31,8 +39,8 @@ from utils.doctor.report import CONVENTION, FAULT, NOT_SEPARABLE, Finding, Repor
 SPECIES = "attention module"
 # Parts that say themselves what they found right, for there may be nothing to examine
 SILENT = ("masks", "causality", "weights returned")
-SECONDS = 1.5  # for the line-up: what is not recognised by then mostly never is
-ALL_SECONDS = 2.3  # when no further part inside is begun
+SECONDS = 1.3  # for the line-up: what is not recognised by then mostly never is
+ALL_SECONDS = 2.5  # when no further part inside is begun
 # Said of the whole where a mistake inside is named that has this effect
 EFFECTS = ("samples mixed", "attention has no effect", "not a number")
 
@@ -116,15 +124,17 @@ def _once(findings: list[Finding]) -> list[Finding]:
 
 
 def _trouble(trouble: Trouble) -> Finding:
+    if isinstance(trouble, OneSize):
+        cure = "Take the sizes from the input: B, n, d = x.shape."
+        return Finding("batch size fixed", FAULT, f"It {trouble}.", cure, "batches of 1, 2, 3 and 4 samples")
     kind = "hangs" if isinstance(trouble, Hangs) else "does not run"
     told = re.sub(r"^(?=[A-Za-z_]\w*: )", "stops: ", str(trouble))  # an error's name is no verb
-    return Finding(
-        kind,
-        FAULT if isinstance(trouble, Hangs) else NOT_SEPARABLE,
-        f"No way was found to call it: it {told}.",
+    sentence = f"No way was found to call it: it {told}."
+    cure = (
         "If it takes other inputs than (B, n, d_model), wrap it in a module that does; "
-        "d_model= and num_heads= can be given.",
+        "d_model= and num_heads= can be given."
     )
+    return Finding(kind, FAULT if isinstance(trouble, Hangs) else NOT_SEPARABLE, sentence, cure)
 
 
 def _examine(module: nn.Module, options: Options, notes: Notes, start: float) -> None:
@@ -132,13 +142,25 @@ def _examine(module: nn.Module, options: Options, notes: Notes, start: float) ->
     if was := _cast(patient):
         notes.not_tried.append(f"its own precision: a copy in float32 was examined, not in {was}")
     style = _tokens_first(patient, adapt(patient, options.d_model, options.batch_first), options, notes)
+    if style.tokens not in (4, 5, 6):
+        sentence = (
+            f"It runs with {style.tokens} tokens and stops with 5. Whether that is meant, no input can tell."
+        )
+        notes.findings.append(
+            Finding("length fixed", NOT_SEPARABLE, sentence, "Cut tables and masks to n rows.")
+        )
+    if len(style.roles) == 2 and not style.rectangular and re.match(CONTEXT, style.roles[1].lower()):
+        sentence = f"It stops where {style.roles[1]} has another number of tokens: are queries made of it?"
+        cure = f"Make queries of {style.roles[0]}, keys and values of {style.roles[1]}."
+        notes.findings.append(Finding("same lengths only", NOT_SEPARABLE, sentence, cure))
     behaviour = wiring.behaviour(patient, style, probe(style, 3))
     notes.findings += behaviour
     remembers = any(f.kind == "earlier call matters" for f in behaviour)
     case = first_case(patient, style, options.num_heads, remembers)
     lost = feedforward.residual(case, case.probe())
     if not lost:
-        case = line_up(patient, style, options.num_heads, remembers, start + SECONDS)
+        written = any(f.kind == "input changed in place" for f in behaviour)
+        case = _lined_up(case, options, written, start + SECONDS)
     notes.findings += lost
     notes.not_tried += [f"{n}: it hides no tokens of the input" for n in style.foreign]
     if case.suspect is None:
@@ -148,6 +170,16 @@ def _examine(module: nn.Module, options: Options, notes: Notes, start: float) ->
     _wiring(module, case, options, notes)
     if not behaviour:
         notes.tried.append("same answer twice, whatever came before, input left alone")
+
+
+def _lined_up(case: Case, options: Options, written: bool, deadline: float) -> Case:
+    """The case with its suspect. What writes into its input may compute with what was there before."""
+    if written:
+        style = replace(case.style, keeps=True)
+        kept = line_up(case.module, style, options.num_heads, case.remembers, deadline, limit=0.9)
+        if kept.suspect is not None:
+            return kept
+    return line_up(case.module, case.style, options.num_heads, case.remembers, deadline)
 
 
 def _tokens_first(patient: nn.Module, style: Style, options: Options, notes: Notes) -> Style:
@@ -193,6 +225,8 @@ def _recognised(case: Case, notes: Notes) -> None:
     if case.frame.heads == 1:
         notes.not_tried.append("how heads are cut and joined, and which root scales: there is one head")
     notes.add("weights returned", lambda: weights_returned(case, inputs))
+    notes.add("every head's own part", lambda: (averaged(case, inputs), [], []))
+    notes.add("the residual connection", lambda: (skip_of(case, inputs), [], []))
     notes.add("masks", lambda: examine_masks(case))
     notes.add("causality", lambda: examine_causal(case))
     if not case.style.itself:
@@ -238,7 +272,11 @@ def _inside(case: Case, options: Options, start: float) -> list[tuple[str, Notes
         try:
             style = adapt(sub, options.d_model, options.batch_first)
             inner = line_up(
-                sub, style, options.num_heads, True, min(time.process_time() + 0.5, start + ALL_SECONDS)
+                sub,
+                style,
+                options.num_heads,
+                case.remembers,
+                min(time.process_time() + 0.8, start + ALL_SECONDS),
             )
             if inner.suspect is not None and inner.suspect.layout.axis == "batch":
                 style = replace(style, axes="nbd")  # who calls it may have exchanged the axes
@@ -267,6 +305,7 @@ def _wiring(module: nn.Module, case: Case, options: Options, notes: Notes) -> No
     notes.add("no layer under two names", lambda: (paths.several_names(patient, style, inputs), [], []))
     if len(notes.findings) == known:  # else they are to be counted when there are as many as there are names
         notes.add("number of weights", lambda: (wiring.counted(case), [], []))
+    notes.add("norms", lambda: (norm_axis(case), [], []))
     notes.add("gradients", lambda: (_gradients(case, inputs, written), [], []))
     notes.add("no layer applied to another's output", lambda: (paths.chained(case, inputs), [], []))
     notes.add("no layer without use", lambda: (idle(case, inputs), [], []))
@@ -314,11 +353,19 @@ def _from_suspect(case: Case) -> list[Finding]:
     how, evidence = shown(case)
     for kind, sentence, cure in words(case):
         sentence = sentence if sentence.endswith(".") else sentence + "."
-        found.append(Finding(kind, FAULT, sentence, cure, how, evidence))
+        published = kind == "scale missing" and case.style.axes == "bdhw"  # for images it is often left out
+        found.append(Finding(kind, CONVENTION if published else FAULT, sentence, cure, how, evidence))
     for switch, value in vars(case.suspect.layout).items():
-        if (switch, value) in CONVENTION_WORDS and value not in case.suspect.layout.deviations().values():
-            found.append(Finding(f"{switch}: {value}", CONVENTION, CONVENTION_WORDS[switch, value]))
+        kind = f"{switch}: {value}"
+        if kind in CONVENTION_WORDS and value not in case.suspect.layout.deviations().values():
+            found.append(Finding(kind, CONVENTION, CONVENTION_WORDS[kind]))
     found += feedforward.no_residual(case)
+    if case.suspect.layout.outer == "skip from norm":
+        sentence = (
+            "LayerNorm(x) is added to what attention finds, not x: some models do so on purpose, most mean "
+            "x + attention(LayerNorm(x))."
+        )
+        found.append(Finding("residual from the norm", NOT_SEPARABLE, sentence, "Keep x and add that."))
     if case.suspect.inside.always == "right":
         sentence = "A causal mask is always on: no token hears a later one."
         found.append(Finding("always causal", CONVENTION, sentence))

@@ -14,7 +14,7 @@ from utils.doctor.modules.case import Case
 from utils.doctor.modules.lineup import same
 from utils.doctor.modules.paths import Recorder, place, values
 from utils.doctor.modules.weights import duplicate, feed_forward, walk
-from utils.doctor.report import FAULT, Finding
+from utils.doctor.report import FAULT, NOT_SEPARABLE, Finding
 
 SHOWN = "what goes into each layer of the feed-forward network and what comes out"
 
@@ -73,11 +73,12 @@ def residual(case: Case, inputs: tuple[Tensor, ...]) -> list[Finding]:
         return []
     try:
         given, found = before.ask(inputs).output, case.ask(inputs).output
+        other = before.ask(tuple(torch.cat([x[:, :1].flip(-1), x[:, 1:]], 1) for x in inputs)).output
     except (Trouble, RuntimeError):
         return []
     x = inputs[0]
     normed = [case.frame.norm(x).detach()] if case.frame.norm else []
-    if any(same(given, seen) for seen in (x, *normed)):
+    if same(given[:, 1:], other[:, 1:]):
         return []  # it stands beside attention, not behind it
     if any(same(found, seen) for seen in (x, *normed)):
         where = (
@@ -88,8 +89,9 @@ def residual(case: Case, inputs: tuple[Tensor, ...]) -> list[Finding]:
         kind, where = "residual missing around feed-forward", "nothing is added to what the network returns"
     else:
         return []
+    verdict = FAULT if normed else NOT_SEPARABLE  # without a norm it may be no block of a transformer
     cure = "Keep the first sum and add that: x = x + attention(norm1(x)); x = x + feed_forward(norm2(x))."
-    return [Finding(kind, FAULT, f"Around the feed-forward network {where}.", cure, SHOWN_SILENT)]
+    return [Finding(kind, verdict, f"Around the feed-forward network {where}.", cure, SHOWN_SILENT)]
 
 
 def no_residual(case: Case) -> list[Finding]:

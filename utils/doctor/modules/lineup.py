@@ -49,19 +49,9 @@ ACTS: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
     "gelu on q, k, v": ("qkv", F.gelu),
 }
 OUTERS = (
-    "none",
-    "skip",
-    "post",
-    "pre",
-    "norm first",
-    "norm last",
-    "pre, norm last",
-    "sandwich",
-    "branch norm",
-    "skip from norm",
-    "double skip",
-    "no attention",
-)
+    "none", "skip", "post", "pre", "norm first", "norm last", "pre, norm last", "sandwich", "branch norm",
+    "skip from norm", "double skip", "no attention",
+)  # fmt: skip
 NORMED_FIRST = ("pre", "norm first", "pre, norm last", "sandwich", "skip from norm")
 ALWAYS = ("no", "right", "upper", "strict upper", "no self", "one ahead")
 # Fills that hide, unless scores are as large
@@ -269,7 +259,7 @@ def suspects(norm: bool, itself: bool, heads: bool) -> tuple[Suspect, ...]:
             for split, merge in COUPLES if heads else COUPLES[:1]:
                 base = Suspect(Layout(split, merge, outer=outer), Hypothesis(always=always))
                 depth = max(0, 2 - int(base.cost))
-                allowed = layouts if outer in ("none", "skip", "post", "pre") else {}
+                allowed = layouts if outer in ("none", "skip", "post", "pre", "norm first") else {}
                 found.update(
                     dict.fromkeys(_varied(base, allowed, insides if outer != "no attention" else {}, depth))
                 )

@@ -39,10 +39,25 @@ def examine_masks(case: Case) -> tuple[list[Finding], list[str], list[str]]:
             continue
         inside, kind, shape, keep, inputs = answer
         found = _mask_findings(case, name, inside, f"{kind}, {shape}", keep, inputs)
+        found += _written(case, name, kind, shape, keep, inputs)
         findings += found
         if not any(f.verdict == FAULT for f in found):
             tried.append(f"{name} ({kind}, {shape})")
     return findings, tried, not_tried
+
+
+def _written(
+    case: Case, name: str, kind: str, shape: str, keep: Tensor, inputs: tuple[Tensor, ...]
+) -> list[Finding]:
+    """Whether the caller's mask is another one after the call."""
+    laid = _laid(case, shape, ~keep, inputs)  # the other way round, for it may set what was set
+    given = laid if shape == "lengths" else _as(kind, laid)
+    after = case.ask(inputs, **{name: given}).named_after[name]
+    if torch.equal(after, given):
+        return []
+    sentence = f"The caller's {name} is another one after the call: the module writes into it."
+    cure = "Make a new tensor: no method that ends in _, no mask[...] = ..., no *=."
+    return [Finding("mask changed in place", FAULT, sentence, cure, f"{name} as {kind}, {shape}")]
 
 
 def _unknown(name: str) -> Finding:
@@ -310,14 +325,13 @@ def leak(
 
 
 def _too_weak(what: str, gain: float, size: str) -> Finding:
-    return Finding(
-        "mask fill too weak",
-        FAULT if gain < 100 else CONVENTION,
+    sentence = (
         f"With scores of {size}, {what} no longer hides: the fill is larger than the scores of allowed "
-        "tokens.",
-        "Set hidden scores to -torch.inf, which no score can reach.",
-        f"random maps {gain:g} times as large as usual",
+        "tokens."
     )
+    cure = "Set hidden scores to -torch.inf, which no score can reach."
+    shown = f"random maps {gain:g} times as large as usual"
+    return Finding("mask fill too weak", FAULT if gain < 100 else CONVENTION, sentence, cure, shown)
 
 
 def examine_causal(case: Case) -> tuple[list[Finding], list[str], list[str]]:

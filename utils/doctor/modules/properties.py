@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from utils.doctor.call import Trouble
 from utils.doctor.modules.adapt import ask
-from utils.doctor.modules.case import Case
-from utils.doctor.modules.lineup import same
-from utils.doctor.modules.weights import Weight, duplicate, feed_forward, randomise, walk
+from utils.doctor.modules.case import Case, mixes, scales_away
+from utils.doctor.modules.lineup import reference, same
+from utils.doctor.modules.weights import Weight, duplicate, feed_forward, maps, randomise, walk
+from utils.doctor.modules.wiring import changed, short, with_parts
+from utils.doctor.modules.words import LAYOUTS
 from utils.doctor.report import FAULT, NOT_SEPARABLE, Finding
 
 Output = Callable[[tuple[Tensor, ...]], Tensor]
@@ -86,14 +90,13 @@ def _order(output: Output, inputs: tuple[Tensor, ...], base: Tensor) -> list[str
 
 
 def _not_a_number(inputs: tuple[Tensor, ...]) -> Finding:
-    return Finding(
-        "not a number",
-        FAULT,
-        "The output holds NaN or infinity for an ordinary input.",
+    sentence = "The output holds NaN or infinity for an ordinary input."
+    cure = (
         "Look for a row of scores in which every key is hidden, for exp without subtracting the maximum, "
-        "and for a division by 0.",
-        f"random input of shape {tuple(inputs[0].shape)}",
+        "and for a division by 0."
     )
+    shown = f"random input of shape {tuple(inputs[0].shape)}"
+    return Finding("not a number", FAULT, sentence, cure, shown)
 
 
 def second_input(case: Case, inputs: tuple[Tensor, ...]) -> list[Finding]:
@@ -124,6 +127,46 @@ def second_input(case: Case, inputs: tuple[Tensor, ...]) -> list[Finding]:
     sentence = f"The output does not depend on {second}: keys and values are made of something else."
     cure = f"Make keys and values of {second}; look for a line that overwrites it."
     return [Finding("second input ignored", FAULT, sentence, cure, shown.format(second))]
+
+
+def averaged(case: Case, inputs: tuple[Tensor, ...]) -> list[Finding]:
+    """Whether heads as wide as the input are averaged: with the values of one alone, its share is left."""
+    for group in maps(case.module).values():
+        sides = {s for w in group for s in w.tensor.shape if s != 1}
+        if len(group) < 2 or len(sides) != 1 or case.suspect.layout.outer != "none":
+            continue
+        module = case.copy("identity")
+        with torch.no_grad():
+            for weight in next(ws for ws in maps(module).values() if ws[0].name == group[0].name)[1:]:
+                weight.tensor.zero_()
+            share = ask(module, case.style, *inputs).output
+        if same(share * len(group), case.ask(inputs).output):
+            kind, sentence, cure = LAYOUTS["merge", "mean"]
+            shown = f"{len(group)} heads, of which one alone has values: 1/{len(group)} of its result is left"
+            return [Finding(kind, FAULT, f"{sentence}.", cure, shown)]
+    return []
+
+
+def skip_of(case: Case, inputs: tuple[Tensor, ...]) -> list[Finding]:
+    """Whether the residual connection carries what a map returns: then it doubles with the map."""
+    layout = case.suspect.layout
+    if layout.outer not in ("skip", "post"):
+        return []
+    plain = replace(case.suspect, layout=replace(layout, outer="none"))
+    found, _ = reference(plain, case.frame, *inputs, gains=(2.0, 1.0))
+    wanted = 2 * inputs[0] + found
+    wanted = wanted if layout.outer == "skip" else case.frame.norm(wanted).detach()
+    for name in with_parts(case.module):
+        with torch.no_grad():
+            answer = ask(changed(case, name, "identity", 2.0), case.style, *inputs)
+        if same(answer.output, wanted):
+            sentence = (
+                f"The residual connection carries what {short(name)} returns, not the input: is it meant?"
+            )
+            return [
+                Finding("residual from a projection", NOT_SEPARABLE, sentence, "Keep the input and add that.")
+            ]
+    return []
 
 
 def optional_inputs(case: Case) -> list[str]:
@@ -160,6 +203,22 @@ def idle(case: Case, inputs: tuple[Tensor, ...]) -> list[Finding]:
     return [Finding("layer unused", verdict, sentence, cure, "the gradient of the sum of the outputs")]
 
 
+def norm_axis(case: Case) -> list[Finding]:
+    """Whether a norm of the patient's own takes mean and spread over tokens, not over a token's features."""
+    width = case.style.widths[0]
+    for path, sub in case.module.named_modules():
+        own = path and not re.search(
+            "^torch.nn|batch|instance|group", f"{type(sub).__module__} {type(sub).__name__}".lower()
+        )
+        if own and scales_away(sub, width) and mixes(sub, width):
+            sentence = (
+                f"What {path} makes of one token depends on the other tokens: its axis is the wrong one."
+            )
+            cure = "Take mean and standard deviation of each token's features: x.mean(-1, keepdim=True)."
+            return [Finding("norm over tokens", FAULT, sentence, cure, "the norm alone, one token changed")]
+    return []
+
+
 def _is_norm(weight: Weight) -> bool:
     return "norm" in type(weight.owner).__name__.lower() and weight.tensor.ndim == 1
 
@@ -167,12 +226,13 @@ def _is_norm(weight: Weight) -> bool:
 def not_recognised(tried: list[str]) -> Finding:
     """What is said of a module that no combination explains."""
     passed = f" What could be examined is right: {'; '.join(tried)}." if tried else ""
-    return Finding(
-        "not recognised",
-        NOT_SEPARABLE,
+    sentence = (
         "It computes neither a plain attention nor one with up to two known mistakes: it has a part that the "
         "doctor does not know (rotary positions, normed queries, gates), or a mistake that is not in the "
-        f"list.{passed}",
-        "Hand over a smaller part, diagnose(block.attn); or compare it with a plain attention step by step, "
-        "starting at q, k and v.",
+        f"list.{passed}"
     )
+    cure = (
+        "Hand over a smaller part, diagnose(block.attn); or compare it with a plain attention step by step, "
+        "starting at q, k and v."
+    )
+    return Finding("not recognised", NOT_SEPARABLE, sentence, cure)

@@ -200,8 +200,8 @@ def randomise(module: nn.Module, seed: int = 0, gain: float = 1.0) -> None:
                 width = tensor.shape[1] if isinstance(weight.owner, nn.Linear) else max(tensor.shape[-2:])
                 noise = torch.randn(tensor.shape, generator=generator)
                 tensor.copy_(noise * gain / math.sqrt(width))
-            elif weight.trained and tensor.numel() == 1:
-                tensor.fill_(1.0)  # a gain that starts at 0 would hide everything behind it
+            elif weight.trained and (tensor.numel() == 1 or (_is_gain(weight) and tensor.abs().max() < 0.1)):
+                tensor.fill_(1.0)  # a gain that starts near 0 would hide everything behind it
             elif weight.trained and tensor.ndim == 1 and not _is_gain(weight):
                 tensor.copy_(0.3 * torch.randn(tensor.shape, generator=generator))
 
@@ -230,7 +230,8 @@ def set_identity(module: nn.Module, widths: tuple[int, ...], heads: int, fused: 
 def _is_gain(weight: Weight) -> bool:
     last = weight.name.rsplit(".", 1)[-1].lower()
     norm = "norm" in type(weight.owner).__name__.lower() and last == "weight"
-    return norm or bool(re.search(r"gamma|gain|(^|_)scale|^(g|a_2|alpha)$", last))
+    named = re.search(r"gamma|gain|(^|_)scale|^(g|a_2|alpha)$", last)
+    return norm or bool(named) or (weight.tensor.ndim == 1 and float(weight.tensor.mean()) > 0.5)
 
 
 def _identity(weight: Weight, i: int, size: int, widths: tuple[int, ...], heads: int, fused: str) -> Tensor:
@@ -251,8 +252,8 @@ def _identity(weight: Weight, i: int, size: int, widths: tuple[int, ...], heads:
     turned = not _turned(weight) and columns % (3 * rows) == 0
     if FUSED.search(weight.name) or rows == 3 * columns or turned:
         inner = max(rows, columns) // 3 if turned or rows % 3 == 0 else 0
-        if columns < rows < 3 * columns and (rows - columns) % 2 == 0:  # one head of keys and values
-            few = eye((rows - columns) // 2, columns)
+        if heads > 1 and rows == columns + 2 * (columns // heads):  # one head of keys and values
+            few = eye(columns // heads, columns)
             return torch.cat([eye(columns, columns), few, few])
         if inner:
             whole = _fused(inner, rows if turned else columns, heads, fused)
@@ -296,9 +297,9 @@ def inner_widths(module: nn.Module, width: int) -> list[int]:
         if other > width and isinstance(group[0].owner, nn.Linear) and shape[0] == width:
             continue  # a map back to the input's width
         name = group[0].name
-        if FUSED.search(name) and width < other < 3 * width:
-            found += [width, (other - width) // 2]
-            continue
+        few = (other - width) // 2
+        if FUSED.search(name) and few > 0 and width % few == 0 and few < width:
+            found += [width, few]
         if FUSED.search(name) or other == 3 * width:
             other //= 3
         elif "kv" in name:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import itertools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,7 @@ from utils.doctor.modules.lineup import reference, same
 from utils.doctor.modules.weights import FUSED, Weight, duplicate, maps, randomise, walk
 from utils.doctor.report import CONVENTION, FAULT, Finding
 
+OTHER_WIDTHS = ("d_out", "dim_out", "out_dim", "query_size", "key_size", "value_size", "output_dim")
 HEAD_WIDTHS = ("head_dim", "dim_head", "d_head", "head_size", "dim_heads", "heads_dim", "size_per_head")
 
 
@@ -34,38 +36,30 @@ def behaviour(case_module: nn.Module, style: Style, inputs: tuple[Tensor, ...]) 
         found += _memory(module, style, inputs, fresh.output)
     changed = [float((a - b).abs().max()) for a, b in zip(inputs, fresh.input_after, strict=False)]
     if max(changed) > 0:
-        found.append(
-            Finding(
-                "input changed in place",
-                FAULT,
-                "The caller's tensor is another one after the call: its entries changed by up to "
-                f"{max(changed):.3g}.",
-                "Make a new tensor instead of writing into x: x = x * s, not x *= s; no method that ends "
-                "in _.",
-                f"an input of shape {tuple(inputs[0].shape)}, compared before and after the call",
-            )
+        sentence = (
+            "The caller's tensor is another one after the call: its entries changed by up to "
+            f"{max(changed):.3g}."
         )
+        cure = "Make a new tensor instead of writing into x: x = x * s, not x *= s; no method that ends in _."
+        shown = f"an input of shape {tuple(inputs[0].shape)}, compared before and after the call"
+        found.append(Finding("input changed in place", FAULT, sentence, cure, shown))
     return found
 
 
 def _chance(loud: list[Tensor], quiet: Tensor, again: Tensor) -> Finding:
     size = float((loud[0] - loud[1]).abs().max())
     if same(quiet, again):
-        return Finding(
-            "dropout on in eval",
-            FAULT,
-            f"In eval mode two calls with the same input differ by up to {size:.3g}: dropout stays on.",
+        sentence = f"In eval mode two calls with the same input differ by up to {size:.3g}: dropout stays on."
+        cure = (
             "Use nn.Dropout, which eval() switches off; or F.dropout(x, p, training=self.training), and "
-            "dropout_p=self.p if self.training else 0.0 for F.scaled_dot_product_attention.",
-            "the same input twice, after module.eval()",
+            "dropout_p=self.p if self.training else 0.0 for F.scaled_dot_product_attention."
         )
-    return Finding(
-        "random output",
-        FAULT,
-        f"In eval mode two calls with the same input differ by up to {size:.3g}, and not by dropout.",
-        "Draw random numbers in __init__ or in training only.",
-        "the same input twice, after module.eval()",
-    )
+        shown = "the same input twice, after module.eval()"
+        return Finding("dropout on in eval", FAULT, sentence, cure, shown)
+    sentence = f"In eval mode two calls with the same input differ by up to {size:.3g}, and not by dropout."
+    cure = "Draw random numbers in __init__ or in training only."
+    shown = "the same input twice, after module.eval()"
+    return Finding("random output", FAULT, sentence, cure, shown)
 
 
 def _memory(module: nn.Module, style: Style, inputs: tuple[Tensor, ...], fresh: Tensor) -> list[Finding]:
@@ -78,16 +72,10 @@ def _memory(module: nn.Module, style: Style, inputs: tuple[Tensor, ...], fresh: 
             return []
     except Trouble as trouble:
         what = f"stops with {trouble}"
-    return [
-        Finding(
-            "earlier call matters",
-            FAULT,
-            f"The module remembers: after another input has been seen, the answer {what}.",
-            "Keep nothing of a call on self: use local variables in forward; hand a cache in and out "
-            "instead.",
-            "two inputs one after the other",
-        )
-    ]
+    sentence = f"The module remembers: after another input has been seen, the answer {what}."
+    cure = "Keep nothing of a call on self: use local variables in forward; hand a cache in and out instead."
+    shown = "two inputs one after the other"
+    return [Finding("earlier call matters", FAULT, sentence, cure, shown)]
 
 
 def registration(
@@ -101,27 +89,19 @@ def registration(
     if layers:
         known = sum(p.numel() for p in case_module.parameters())
         hidden = sum(w.tensor.numel() for w in lost if w.name in layers)
-        found.append(
-            Finding(
-                "plain list",
-                FAULT,
-                f"{hidden} weights are hidden from parameters(), which knows {known}: "
-                f"{', '.join(layers[:4])}. "
-                "They are neither trained, nor moved, nor saved, and eval() does not reach them.",
-                "Keep layers in nn.ModuleList (or nn.ModuleDict) and single tensors in nn.Parameter.",
-                "module.parameters() and module.state_dict()",
-            )
+        sentence = (
+            f"{hidden} weights are hidden from parameters(), which knows {known}: "
+            f"{', '.join(layers[:4])}. "
+            "They are neither trained, nor moved, nor saved, and eval() does not reach them."
         )
+        cure = "Keep layers in nn.ModuleList (or nn.ModuleDict) and single tensors in nn.Parameter."
+        shown = "module.parameters() and module.state_dict()"
+        found.append(Finding("plain list", FAULT, sentence, cure, shown))
     if tables:
-        found.append(
-            Finding(
-                "tensor not registered",
-                FAULT,
-                f"{', '.join(tables)} is a plain attribute: module.to(device) leaves it behind.",
-                f'Write self.register_buffer("{tables[0]}", ..., persistent=False).',
-                "the module moved to another device",
-            )
-        )
+        sentence = f"{', '.join(tables)} is a plain attribute: module.to(device) leaves it behind."
+        cure = f'Write self.register_buffer("{tables[0]}", ..., persistent=False).'
+        shown = "the module moved to another device"
+        found.append(Finding("tensor not registered", FAULT, sentence, cure, shown))
     if found:
         return found, None
     return _on_meta(case_module, style, inputs)
@@ -151,16 +131,13 @@ def _on_meta(module: nn.Module, style: Style, inputs: tuple[Tensor, ...]) -> tup
         words = str(trouble)
         if not re.search(r"expected device|same device|two devices|device type", words):
             return [], f"other devices: on the meta device it stops with {words}"
-        return [
-            Finding(
-                "device fixed",
-                FAULT,
-                f"On another device it stops: {words.rstrip('.!')}.",
-                "Make new tensors where x is: torch.ones(n, n, device=x.device); keep constant ones in "
-                "register_buffer.",
-                "the module and its input on the meta device",
-            )
-        ], None
+        sentence = f"On another device it stops: {words.rstrip('.!')}."
+        cure = (
+            "Make new tensors where x is: torch.ones(n, n, device=x.device); keep constant ones in "
+            "register_buffer."
+        )
+        shown = "the module and its input on the meta device"
+        return [Finding("device fixed", FAULT, sentence, cure, shown)], None
     except NotImplementedError as error:
         return [], f"other devices: {error}"
     return [], None
@@ -198,17 +175,17 @@ def gradients(case: Case, inputs: tuple[Tensor, ...]) -> list[Finding]:
         return []
     roles = {name: uses(case, name, inputs) for name in groups} if case.suspect else {}
     product = bool(case.suspect) and case.suspect.inside.softmax == "none"  # scores and values count alike
-    return [*_unused(unused, roles), *_cut(cut, set(groups) - set(unused), {} if product else roles)]
+    return [
+        *_unused(unused, roles, set(groups)),
+        *_cut(cut, set(groups) - set(unused), {} if product else roles),
+    ]
 
 
 def _backward_stops(error: RuntimeError) -> Finding:
-    return Finding(
-        "backward stops",
-        FAULT,
-        f"It cannot be trained: {str(error).splitlines()[0].rstrip('.')}.",
-        "Write into no tensor that was used before: x = x * s, not x *= s.",
-        "backward() of a random sum of the outputs",
-    )
+    sentence = f"It cannot be trained: {str(error).splitlines()[0].rstrip('.')}."
+    cure = "Write into no tensor that was used before: x = x * s, not x *= s."
+    shown = "backward() of a random sum of the outputs"
+    return Finding("backward stops", FAULT, sentence, cure, shown)
 
 
 def with_parts(module: nn.Module) -> dict[str, list[tuple[Tensor, slice]]]:
@@ -229,7 +206,8 @@ def with_parts(module: nn.Module) -> dict[str, list[tuple[Tensor, slice]]]:
     return found
 
 
-def _changed(case: Case, name: str, weights: str, factor: float) -> nn.Module:
+def changed(case: Case, name: str, weights: str, factor: float) -> nn.Module:
+    """A copy with "identity" or "random" weights, one map of which is multiplied by a factor."""
     module = duplicate(case.module)
     parts = with_parts(module)[name]  # before, for a plain tensor that is the identity looks like a mask
     case.fill(module, weights)
@@ -241,14 +219,14 @@ def _changed(case: Case, name: str, weights: str, factor: float) -> nn.Module:
 
 def _effective(case: Case, name: str, inputs: tuple[Tensor, ...], base: Tensor) -> bool:
     with torch.no_grad():
-        return not same(ask(_changed(case, name, "random", 1.7), case.style, *inputs).output, base)
+        return not same(ask(changed(case, name, "random", 1.7), case.style, *inputs).output, base)
 
 
 def uses(case: Case, name: str, inputs: tuple[Tensor, ...]) -> tuple[int, int] | None:
     """What doubling a map does: by which factors the scores and the values grow. None: neither."""
     with torch.no_grad():
         try:
-            answer = ask(_changed(case, name, "identity", 2.0), case.style, *inputs)
+            answer = ask(changed(case, name, "identity", 2.0), case.style, *inputs)
         except Trouble:
             return None
         seen = after(inputs, answer)
@@ -260,29 +238,36 @@ def uses(case: Case, name: str, inputs: tuple[Tensor, ...]) -> tuple[int, int] |
     return None
 
 
-def _unused(unused: list[str], roles: dict[str, tuple[int, int] | None]) -> list[Finding]:
+def _common(paths: list[list[str]]) -> str:
+    """The part of the module in which all of these lie."""
+    levels = itertools.takewhile(lambda names: len(set(names)) == 1, zip(*paths, strict=False))
+    return ".".join(names[0] for names in levels)
+
+
+def _unused(unused: list[str], roles: dict[str, tuple[int, int] | None], every: set[str]) -> list[Finding]:
     if not unused:
         return []
     names = " and ".join(short(n) for n in unused)
+    part = _common([n.split(".")[:-1] for n in unused])
+    whole = part and len(unused) > 1 and set(unused) == {n for n in every if n.startswith(f"{part}.")}
     doubled = [n for n, r in roles.items() if r in ((4, 1), (2, 2), (1, 4), (4, 2))]
-    if doubled:
+    if whole:
+        names, kind, rest = part, "layer unused", "another stands in its place"
+    elif doubled:
         what = {(4, 1): "queries and keys", (2, 2): "scores and values", (1, 4): "values and the output"}
         job = what.get(roles[doubled[0]], "queries, keys and values")
         kind, rest = "one projection used twice", f"{short(doubled[0])} does its work: it makes {job} alike"
     elif any(re.search(r"out|proj$|w_?o|c_proj|unify|fc", short(n).lower()) for n in unused):
         kind, rest = "output map not applied", "no other map takes its place"
     else:
-        kind, rest = "projection unused", "the output does not depend on it"
-    return [
-        Finding(
-            kind,
-            FAULT,
-            f"{names} {'gets' if len(unused) == 1 else 'get'} no gradient: nothing depends on it; {rest}.",
-            f"Look where forward should use {names}: another layer's name stands there, or a result is "
-            "thrown away.",
-            "the gradient of a random sum of the outputs, and the output with the map multiplied by 1.7",
-        )
-    ]
+        kind, rest = "projection unused", "it is made and never used"
+    sentence = f"{names} {'get' if ' and ' in names else 'gets'} no gradient: nothing depends on it; {rest}."
+    cure = (
+        f"Look where forward should use {names}: another layer's name stands there, or a result is "
+        "thrown away."
+    )
+    shown = "the gradient of a random sum of the outputs, and the output with the map multiplied by 1.7"
+    return [Finding(kind, FAULT, sentence, cure, shown)]
 
 
 def _cut(cut: list[str], live: set[str], roles: dict[str, tuple[int, int] | None]) -> list[Finding]:
@@ -290,16 +275,13 @@ def _cut(cut: list[str], live: set[str], roles: dict[str, tuple[int, int] | None
         return []
     kind = _what_is_cut(cut, live, roles)
     names = ", ".join(short(n) for n in cut)
-    return [
-        Finding(
-            kind,
-            FAULT,
-            f"{names}: the output depends on it, but no gradient comes back, so it never learns.",
-            "Remove .detach(), .data, .numpy(), torch.tensor(...) and torch.no_grad() from the way between "
-            "these maps and the output.",
-            "the gradient of a random sum of the outputs",
-        )
-    ]
+    sentence = f"{names}: the output depends on it, but no gradient comes back, so it never learns."
+    cure = (
+        "Remove .detach(), .data, .numpy(), torch.tensor(...) and torch.no_grad() from the way between "
+        "these maps and the output."
+    )
+    shown = "the gradient of a random sum of the outputs"
+    return [Finding(kind, FAULT, sentence, cure, shown)]
 
 
 def _what_is_cut(cut: list[str], live: set[str], roles: dict[str, tuple[int, int] | None]) -> str:
@@ -337,33 +319,34 @@ def counted(case: Case) -> list[Finding]:
     total = sum(w.tensor.numel() for ws in groups.values() for w in ws)
     found = []
     if small:
-        found.append(
-            Finding(
-                "head maps shared",
-                FAULT,
-                f"All {h} heads use the same {width // h} by {width // h} map ({short(small[0])}): "
-                f"{len(small)} small maps hold {len(small) * (width // h) ** 2} weights where "
-                f"{len(small) * width**2} belong.",
-                f"Map first and cut into heads then: nn.Linear({width}, {width})(x).view(B, n, {h}, "
-                f"{width // h}).",
-                "the shapes of the weights; no output shows it",
-            )
+        sentence = (
+            f"All {h} heads use the same {width // h} by {width // h} map ({short(small[0])}): "
+            f"{len(small)} small maps hold {len(small) * (width // h) ** 2} weights where "
+            f"{len(small) * width**2} belong."
         )
+        cure = (
+            f"Map first and cut into heads then: nn.Linear({width}, {width})(x).view(B, n, {h}, "
+            f"{width // h})."
+        )
+        shown = "the shapes of the weights; no output shows it"
+        found.append(Finding("head maps shared", FAULT, sentence, cure, shown))
     needed = len(small) * (width // h) ** 2 if small else made
     if total <= needed and not (small and len(small) < 3):
         named = re.search(r"multi_?head|mha", type(case.module).__name__.lower())
         separate = any(len(ws) > 1 for ws in groups.values())
+        sentence = (
+            f"The heads' results are put side by side and returned: {total} weights make queries, "
+            "keys and "
+            f"values, none is left to mix the {h} heads"
+            + ("." if named else ", unless it follows elsewhere.")
+        )
+        cure = (
+            f"Add self.out_proj = nn.Linear({inner[2]}, {case.frame.out}) and return it of the joined heads."
+        )
+        shown = "the number of weights; no output shows it"
         found.append(
             Finding(
-                "output map missing",
-                FAULT if named and not separate else CONVENTION,
-                f"The heads' results are put side by side and returned: {total} weights make queries, "
-                "keys and "
-                f"values, none is left to mix the {h} heads"
-                + ("." if named else ", unless it follows elsewhere."),
-                f"Add self.out_proj = nn.Linear({inner[2]}, {case.frame.out}) and return it of the joined "
-                "heads.",
-                "the number of weights; no output shows it",
+                "output map missing", FAULT if named and not separate else CONVENTION, sentence, cure, shown
             )
         )
     return found
@@ -398,17 +381,16 @@ def indivisible(
         adapt(other.eval(), 13)
     except Trouble:
         return [], None  # it stops, if late
-    return [
-        Finding(
-            "head width rounded",
-            FAULT,
-            f"13 features and 3 heads are taken without a word: each head gets {13 // 3} features, 13 is "
-            "not 3 times that.",
-            'Say no in __init__: if d_model % num_heads: raise ValueError("d_model must be a multiple of '
-            'num_heads").',
-            f"{type(module).__name__} built with width 13 and 3 heads",
-        )
-    ], None
+    sentence = (
+        f"13 features and 3 heads are taken without a word: each head gets {13 // 3} features, 13 is "
+        "not 3 times that."
+    )
+    cure = (
+        'Say no in __init__: if d_model % num_heads: raise ValueError("d_model must be a multiple of '
+        'num_heads").'
+    )
+    shown = f"{type(module).__name__} built with width 13 and 3 heads"
+    return [Finding("head width rounded", FAULT, sentence, cure, shown)], None
 
 
 def _own_head_width(module: nn.Module, head_width: int) -> str | None:
@@ -429,16 +411,7 @@ def _built_again(module: nn.Module, width: int, heads: int) -> nn.Module:
             raise Trouble("cannot be built again: the head's width is an argument of its own")
         if name in HEAD_NAMES:
             given[name] = heads
-        elif name in (
-            *WIDTH_NAMES,
-            "d_out",
-            "dim_out",
-            "out_dim",
-            "query_size",
-            "key_size",
-            "value_size",
-            "output_dim",
-        ):
+        elif name in (*WIDTH_NAMES, *OTHER_WIDTHS):
             given[name] = width
         elif parameter.default is not inspect.Parameter.empty or parameter.kind in (
             parameter.VAR_POSITIONAL,

@@ -92,33 +92,17 @@ ACT = (
     "Use the maps alone: q = self.q_proj(x), with no activation.",
 )
 CONVENTION_WORDS = {
-    (
-        "split",
-        "interleaved",
-    ): "Heads take every h-th feature, not d_k neighbours: another order of the maps' rows.",
-    (
-        "merge",
-        "interleaved",
-    ): "Joined features alternate between heads: another order of the output map's columns.",
-    ("outer", "skip"): "The input is added to what attention finds: a residual connection inside.",
-    ("outer", "post"): "LayerNorm(x + attention(x)): residual inside, norm last, as published in 2017.",
-    ("outer", "pre"): "x + attention(LayerNorm(x)): residual inside, norm first.",
-    (
-        "outer",
-        "norm first",
-    ): "The input is normalised and not added: a residual connection belongs around the module.",
-    (
-        "outer",
-        "norm last",
-    ): "The result is normalised, the input is not added to it: a residual connection is missing "
+    "split: interleaved": "Heads take every h-th feature, not d_k neighbours: another order of rows.",
+    "merge: interleaved": "Joined features alternate between heads: another order of columns.",
+    "outer: skip": "The input is added to what attention finds: a residual connection inside.",
+    "outer: post": "LayerNorm(x + attention(x)): residual inside, norm last, as published in 2017.",
+    "outer: pre": "x + attention(LayerNorm(x)): residual inside, norm first.",
+    "outer: norm first": "The input is normalised and not added: a residual belongs around the module.",
+    "outer: norm last": "The result is normalised, the input is not added to it: a residual is missing, "
     "unless it is meant to be so.",
-    (
-        "outer",
-        "pre, norm last",
-    ): "LayerNorm(x + attention(LayerNorm(x))): norms before and after, residual inside.",
-    ("outer", "sandwich"): "x + LayerNorm(attention(LayerNorm(x))): attention stands between two norms.",
-    ("outer", "branch norm"): "x + LayerNorm(attention(x)): what attention finds is normalised, then added.",
-    ("outer", "skip from norm"): "LayerNorm(x) is added, not x: the way straight through is normalised too.",
+    "outer: pre, norm last": "LayerNorm(x + attention(LayerNorm(x))): norms before and after.",
+    "outer: sandwich": "x + LayerNorm(attention(LayerNorm(x))): attention stands between two norms.",
+    "outer: branch norm": "x + LayerNorm(attention(x)): what attention finds is normalised, then added.",
 }
 
 
@@ -151,7 +135,10 @@ def words(case: Case) -> list[tuple[str, str, str]]:
             kind, sentence, cure = ACT
             found.append((kind, sentence.format(value=value.capitalize()), cure))
         else:
-            found.append(LAYOUTS[switch, value])
+            kind, sentence, cure = LAYOUTS[switch, value]
+            if switch == "split" and value == case.suspect.layout.merge == "view":
+                sentence += "; they are joined by a view as well, which is to be changed with it"
+            found.append((kind, sentence, cure))
     inside = inside_faults(case.suspect.inside)
     if "scale" in inside:
         found.append(scale_words(case))
