@@ -985,3 +985,30 @@ def test_builders_plain_lists_and_wrong_options():
     assert diagnose(module).kinds[0] == "plain list"
     with pytest.raises(TypeError, match="d_model, num_heads, batch_first"):
         diagnose(module, mask="keep")
+
+
+class LowRank(nn.Module):
+    """Keys and values from fewer features; a low-rank map beside: no feed-forward network."""
+
+    def __init__(self, dim=16, heads=4):
+        super().__init__()
+        self.heads, self.kv_down = heads, nn.Linear(dim, dim // 2)
+        self.k_up, self.v_up = nn.Linear(dim // 2, dim), nn.Linear(dim // 2, dim)
+        self.q, self.o = nn.Linear(dim, dim), nn.Linear(dim, dim)
+        self.less, self.more = nn.Linear(dim, 2), nn.Linear(2, dim)
+
+    def forward(self, x):
+        latent = self.kv_down(x)
+        q, k, v = (
+            t.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for t in (self.q(x), self.k_up(latent), self.v_up(latent))
+        )
+        out = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        return self.o(out) + self.more(self.less(out))
+
+
+def test_fewer_features_and_back_are_no_feed_forward_network():
+    assert not examine(LowRank()).kinds
+    stack = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), 2)
+    report = examine(stack)
+    assert not report.kinds and "around layers.0 and layers.1" in report.verdict

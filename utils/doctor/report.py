@@ -19,6 +19,7 @@ PARTLY = (
     "residual from the norm",
     "residual from a projection",
     "same lengths only",
+    "length fixed",
 )
 
 

@@ -352,9 +352,8 @@ def widths_of(module: nn.Module) -> list[int]:
 def lengths(module: nn.Module, width: int) -> list[int]:
     """Numbers of tokens to try: 5, but never the same as the width, for equal sizes hide mistakes."""
     own = attribute(module, *LENGTH_NAMES)
-    own = own or next(
-        (b.shape[-1] for b in module.buffers() if b.ndim > 1 and b.shape[-1] == b.shape[-2]), None
-    )
+    square = [b.shape[-1] for b in module.buffers() if b.ndim > 1 and 3 < b.shape[-1] == b.shape[-2]]
+    own = own or next(iter(square), None)  # of a causal mask
     likely = [n for n in (5, 6, 4) if n != width and (own is None or n <= own)]
     return [*likely[:1], *([own] if own and own <= 64 else [])]
 

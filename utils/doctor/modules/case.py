@@ -167,6 +167,8 @@ def _with_silent_map(cases: _Frames, limit: float, deadline: float) -> Case | No
     """With one of the maps 0: behind attention there may be a step x + f(x) that is then without effect."""
     for case, _, inputs in cases:
         for group in list(maps(case.module))[::-1][:6]:
+            if _part_of_attention(case.module, group):
+                continue
             quiet = replace(case, silent=group)
             try:
                 answer = quiet.ask(inputs)
@@ -178,6 +180,12 @@ def _with_silent_map(cases: _Frames, limit: float, deadline: float) -> Case | No
             if suspect is not None and suspect.layout.outer not in ("double skip", "no attention"):
                 return replace(quiet, suspect=suspect)
     return None
+
+
+def _part_of_attention(module: nn.Module, group: str) -> bool:
+    """Whether a map lies in a part that has maps enough for an attention: there it is no step behind one."""
+    part = ".".join(group.split(".")[:-2])
+    return bool(part) and sum(other.startswith(f"{part}.") for other in maps(module)) >= 3
 
 
 def _cases(

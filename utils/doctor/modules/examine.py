@@ -39,8 +39,8 @@ from utils.doctor.report import CONVENTION, FAULT, NOT_SEPARABLE, Finding, Repor
 SPECIES = "attention module"
 # Parts that say themselves what they found right, for there may be nothing to examine
 SILENT = ("masks", "causality", "weights returned")
-SECONDS = 1.3  # for the line-up: what is not recognised by then mostly never is
-ALL_SECONDS = 2.5  # when no further part inside is begun
+SECONDS = 1.7  # for the line-up: what is not recognised by then mostly never is
+ALL_SECONDS = 2.7  # when no further part inside is begun
 # Said of the whole where a mistake inside is named that has this effect
 EFFECTS = ("samples mixed", "attention has no effect", "not a number")
 

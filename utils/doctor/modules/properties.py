@@ -232,7 +232,7 @@ def not_recognised(tried: list[str]) -> Finding:
         f"list.{passed}"
     )
     cure = (
-        "Hand over a smaller part, diagnose(block.attn); or compare it with a plain attention step by step, "
-        "starting at q, k and v."
+        "Take out what is special for a moment and ask again; then compare with a plain attention step by "
+        "step, starting at q, k and v."
     )
     return Finding("not recognised", NOT_SEPARABLE, sentence, cure)

@@ -163,20 +163,27 @@ def feed_forward(weights: list[Weight]) -> list[str]:
 
     By shape only if enough others are left for an attention.
     """
-    found = [w for w in weights if w.is_map]
-    named = [w.name for w in found if FEED_FORWARD.search(w.name.lower())]
-    shapes = {w.name: [s for s in w.tensor.shape if s != 1] for w in found}
-    for i, last in enumerate(found):
-        back = shapes[last.name]
-        wide = len(back) == 2 and back[1] > back[0] if _turned(last) else len(back) == 2 and back[0] > back[1]
-        if named or not wide or list(shapes.values()).count(back) > 1:
+    found = {w.group: w for w in weights if w.is_map}  # one of each kind, for there may be several blocks
+    named = [g for g in found if FEED_FORWARD.search(g.lower())]
+    shapes = {g: [s for s in w.tensor.shape if s != 1] for g, w in found.items()}
+    apart = named or _widening(found, shapes) or [g for g in shapes if SECOND.search(g) and len(shapes) > 3]
+    return [w.name for w in weights if w.is_map and w.group in apart]
+
+
+def _widening(found: dict[str, Weight], shapes: dict[str, list[int]]) -> list[str]:
+    """The first group or two that make more features than there were, and the one that leads back."""
+    for i, (last, weight) in enumerate(found.items()):
+        back = shapes[last] if _turned(weight) else shapes[last][::-1]
+        if len(back) != 2 or back[1] <= back[0] or list(shapes.values()).count(shapes[last]) > 1:
             continue
-        there = (back[::-1], [2 * back[1], back[0]], [back[1], 2 * back[0]])
-        first = [w.name for w in found[: i + 2] if shapes[w.name] in there]
-        left = [n for n in shapes if n not in (*first, last.name)]
-        if len(first) in (1, 2) and (len(left) >= 3 or any(FUSED.search(n) for n in left)):
-            return [*first, last.name]
-    return named or [n for n in shapes if SECOND.search(n) and len(shapes) > 3]
+        d, m = back
+        there = ([m, d], [2 * m, d]) if _turned(weight) else ([d, m], [d, 2 * m])
+        first = [g for g, s in shapes.items() if s in there]
+        left = [g for g in shapes if g not in (*first, last)]
+        behind = first and list(shapes).index(first[0]) < i  # else it is fewer features and back: low rank
+        if behind and len(first) < 3 and (len(left) >= 3 or any(FUSED.search(g) for g in left)):
+            return [*first, last]
+    return []
 
 
 def _turned(weight: Weight) -> bool:
