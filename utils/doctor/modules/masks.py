@@ -330,7 +330,7 @@ def _too_weak(what: str, gain: float, size: str) -> Finding:
         "tokens."
     )
     cure = "Set hidden scores to -torch.inf, which no score can reach."
-    shown = f"random maps {gain:g} times as large as usual"
+    shown = f"random weights {gain:g} times as large as usual"
     return Finding("mask fill too weak", FAULT if gain < 100 else CONVENTION, sentence, cure, shown)
 
 

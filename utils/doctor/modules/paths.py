@@ -151,7 +151,7 @@ def _twice(name: str) -> Finding:
         f"{name} is applied to its own output: {name}({name}(..)) is computed where one {name}(..) belongs."
     )
     cure = f"Apply {name} once; look for a second call of it, maybe in another method."
-    shown = "what goes into each map and what comes out, with random maps"
+    shown = "what goes into each map and what comes out, with random weights"
     return Finding("map applied twice", FAULT, sentence, cure, shown)
 
 
@@ -162,7 +162,7 @@ def _chain(name: str, followers: list[str]) -> Finding:
     )
     sentence = f"{' and '.join(followers)} {are} applied to the output of {name}: {why}."
     cure = f"Give each map the input itself, and keep the result of {name} under a name of its own."
-    shown = "what goes into each map and what comes out, with random maps"
+    shown = "what goes into each map and what comes out, with random weights"
     return Finding("maps chained", FAULT, sentence, cure, shown)
 
 
@@ -244,7 +244,7 @@ def input_gradient(case: Case, inputs: tuple[Tensor, ...]) -> list[Finding]:
         + ("no gradient comes" if nothing else "only a part of the gradient comes")
         + " back to it: the layers before this one learn from it wrongly or not at all."
     )
-    cure = "Remove .detach(), .data and torch.no_grad() between the input and the maps."
+    cure = "Remove .detach(), .data and torch.no_grad() between the input and the layers."
     shown = "the gradient of a random sum of the outputs, and its slope when the input moves a little"
     return [Finding("input detached", FAULT, sentence, cure, shown)]
 
@@ -297,5 +297,5 @@ def overflow(case: Case, inputs: tuple[Tensor, ...]) -> list[Finding]:
         "score of a row is not subtracted first."
     )
     cure = "Use scores.softmax(-1); or subtract scores.amax(-1, keepdim=True) before exp."
-    shown = f"random maps {GAIN:g} times as large as usual"
+    shown = f"random weights {GAIN:g} times as large as usual"
     return [Finding("naive softmax", FAULT, sentence, cure, shown)]

@@ -278,7 +278,7 @@ def _cut(cut: list[str], live: set[str], roles: dict[str, tuple[int, int] | None
     sentence = f"{names}: the output depends on it, but no gradient comes back, so it never learns."
     cure = (
         "Remove .detach(), .data, .numpy(), torch.tensor(...) and torch.no_grad() from the way between "
-        "these maps and the output."
+        "these layers and the output."
     )
     shown = "the gradient of a random sum of the outputs"
     return [Finding(kind, FAULT, sentence, cure, shown)]

@@ -73,7 +73,7 @@ LAYOUTS: dict[tuple[str, str], tuple[str, str, str]] = {
         "hears nothing of its own sequence",
         "Set batch_first=True, or exchange axes 0 and 1 on the way in and out. If tokens are meant to "
         "come first, "
-        "say so: examine(..., batch_first=False).",
+        "say so: diagnose(..., batch_first=False).",
     ),
     ("outer", "double skip"): (
         "residual added twice",
@@ -89,7 +89,7 @@ LAYOUTS: dict[tuple[str, str], tuple[str, str, str]] = {
 ACT = (
     "nonlinearity on the projections",
     "{value}: after a linear map attention has none; negative coordinates are lost",
-    "Use the maps alone: q = self.q_proj(x), with no activation.",
+    "Use the layers alone: q = self.q_proj(x), with no activation.",
 )
 CONVENTION_WORDS = {
     "split: interleaved": "Heads take every h-th feature, not d_k neighbours: another order of rows.",
