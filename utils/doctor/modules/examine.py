@@ -8,6 +8,7 @@ recognised, the parts are examined.
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable
@@ -179,7 +180,18 @@ def _lined_up(case: Case, options: Options, written: bool, deadline: float) -> C
         kept = line_up(case.module, style, options.num_heads, case.remembers, deadline, limit=0.9)
         if kept.suspect is not None:
             return kept
-    return line_up(case.module, case.style, options.num_heads, case.remembers, deadline)
+    limit = 0.9 if _several(case.module) else math.inf  # no mistake makes one attention of two
+    return line_up(case.module, case.style, options.num_heads, case.remembers, deadline, limit)
+
+
+def _several(module: nn.Module) -> bool:
+    """Whether there are two whole attentions inside, side by side; heads are none, having no fourth layer."""
+    whole: list[str] = []
+    for path, sub in module.named_modules():
+        inside = any(path.startswith(f"{other}.") for other in whole)
+        if path and not inside and _may_attend(sub, 4):
+            whole.append(path)
+    return len(whole) > 1
 
 
 def _tokens_first(patient: nn.Module, style: Style, options: Options, notes: Notes) -> Style:
@@ -263,10 +275,11 @@ def _unrecognised(case: Case, options: Options, notes: Notes, start: float) -> N
 def _inside(case: Case, options: Options, start: float) -> list[tuple[str, Notes]]:
     """The outermost parts that are recognised, by their names."""
     found: list[tuple[str, Notes]] = []
+    end = max(start + ALL_SECONDS, time.process_time() + 0.8)
     for path, sub in case.module.named_modules():
         if not path or any(path.startswith(f"{done}.") for done, _ in found) or not _may_attend(sub):
             continue
-        if time.process_time() > start + ALL_SECONDS:
+        if time.process_time() > end:
             break
         part = Notes()
         try:
@@ -276,7 +289,7 @@ def _inside(case: Case, options: Options, start: float) -> list[tuple[str, Notes
                 style,
                 options.num_heads,
                 case.remembers,
-                min(time.process_time() + 0.8, start + ALL_SECONDS),
+                min(time.process_time() + 0.8, end),
             )
             if inner.suspect is not None and inner.suspect.layout.axis == "batch":
                 style = replace(style, axes="nbd")  # who calls it may have exchanged the axes
@@ -289,12 +302,12 @@ def _inside(case: Case, options: Options, start: float) -> list[tuple[str, Notes
     return found
 
 
-def _may_attend(sub: nn.Module) -> bool:
+def _may_attend(sub: nn.Module, layers: int = 3) -> bool:
     """Whether it has layers enough, and a forward of its own."""
     if isinstance(sub, nn.ModuleList | nn.ModuleDict | nn.Sequential):
         return False
     held = [w.name for group in maps(sub).values() for w in group]
-    return len(held) >= 3 or any(FUSED.search(name) for name in held)
+    return len(held) >= layers or any(FUSED.search(name) for name in held)
 
 
 def _wiring(module: nn.Module, case: Case, options: Options, notes: Notes) -> None:

@@ -234,8 +234,8 @@ def _outer(outer: str, x: Tensor, found: Tensor, frame: Frame) -> Tensor:
 
 
 @lru_cache
-def suspects(norm: bool, itself: bool, heads: bool) -> tuple[Suspect, ...]:
-    """Every combination of up to two mistakes, with each convention; the likeliest first.
+def suspects(norm: bool, itself: bool, heads: bool, mistakes: int = 2) -> tuple[Suspect, ...]:
+    """Every combination of up to so many mistakes, with each convention; the likeliest first.
 
     norm    whether norms are tried        itself  whether query, key and value are one and the same
     heads   whether there is more than one head
@@ -258,7 +258,7 @@ def suspects(norm: bool, itself: bool, heads: bool) -> tuple[Suspect, ...]:
         for always in ALWAYS:
             for split, merge in COUPLES if heads else COUPLES[:1]:
                 base = Suspect(Layout(split, merge, outer=outer), Hypothesis(always=always))
-                depth = max(0, 2 - int(base.cost))
+                depth = max(0, mistakes - int(base.cost))
                 allowed = layouts if outer in ("none", "skip", "post", "pre", "norm first") else {}
                 found.update(
                     dict.fromkeys(_varied(base, allowed, insides if outer != "no attention" else {}, depth))
@@ -377,7 +377,8 @@ def identify(
         return None  # without numbers everything is alike
     cache: dict = {}
     failed: set = set()
-    for tried, suspect in enumerate(suspects(frame.norm is not None, itself, frame.heads > 1)):
+    likely = suspects(frame.norm is not None, itself, frame.heads > 1, min(int(min(limit, 9)), 2))
+    for tried, suspect in enumerate(likely):
         if tried > budget or suspect.cost > limit or (tried % 16 == 0 and time.process_time() > deadline):
             return None
         key = (suspect.layout.split, suspect.layout.axis, suspect.inside)
