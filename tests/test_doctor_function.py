@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from tests.doctor_patients import SINGLES, make
 from utils.attention import scaled_dot_product_attention
 from utils.doctor.functions.examine import examine
+from utils.failures import FAILURES
 
 
 def kinds(report):
@@ -300,7 +301,7 @@ class Remembers:
         (lambda q, k, v: torch.rand(*q.shape[:-1], v.shape[-1]), "another output each time"),
         (writes, "The caller's value is changed in place"),
         (Remembers(), "depends on what was asked before"),
-        (lambda q, k, v: scaled_first(1.7 * q, k, v), "The scores are multiplied by 0.85"),
+        (lambda q, k, v: scaled_first(1.7 * q, k, v), "The scores are multiplied by 1.7 / sqrt(d_k)"),
         (lambda q, k, v: torch.softmax(q @ k.mT / k.shape[-1] ** 0.5, -1), "the weights: the output"),
         (lambda q, k, v: scaled_first(q, k, v).detach(), "No gradient reaches query and key and value"),
     ],
@@ -450,3 +451,123 @@ def test_it_takes_less_than_a_second():
     start = time.process_time()
     examine(patient, "f")
     assert time.process_time() - start < 1
+
+
+# -- as others write it: one line each, by what is done to scores, weights and output ----------------
+
+
+def low(scores, mask):
+    return scores.masked_fill(mask == 0, -1e9)
+
+
+def written(scale=lambda d, q: d**-0.5, bend=lambda s: s, out=lambda o, w, s: o, masked=low):
+    def attention(q, k, v, mask=None):
+        scores = bend(q @ k.mT * scale(q.shape[-1], q))
+        scores = scores if mask is None else masked(scores, mask)
+        weights = scores.softmax(-1)
+        return out(weights @ v, weights, scores)
+
+    return attention
+
+
+def fills(number):
+    return written(masked=lambda s, m: s.masked_fill(m == 0, number))
+
+
+@pytest.mark.parametrize("fill", [-1e4, -9999.0, -65504.0, -1e9, -torch.inf])
+def test_a_fill_that_is_low_enough_is_no_fault(fill):
+    assert not examine(fills(fill), "patient").faults
+
+
+@pytest.mark.parametrize(("fill", "kind"), [(-10, "weak"), (-50, "weak"), (-100, "weak"), (-1000, "finite")])
+def test_a_fill_is_measured(fill, kind):
+    report = examine(fills(float(fill)), "patient")
+    named = [f for f in report.findings if kind in f.kind]
+    assert f"fills with {fill}" in named[0].sentence, str(report)
+    assert len(named[0].evidence) == (kind == "weak")
+
+
+@pytest.mark.parametrize(("mask", "does"), [("keep", "hides"), ("hide", "sees")])
+def test_polarity_is_told_as_it_was_asked_and_found(mask, does):
+    other = {"keep": lambda s, m: s.masked_fill(m, -1e9), "hide": low}[mask]
+    report = examine(written(masked=other), "patient", mask=mask)
+    assert report.kinds == ("mask polarity inverted",)
+    assert f"it {does} the keys that are marked True" in str(report)
+
+
+@pytest.mark.parametrize(
+    ("patient", "words"),
+    [
+        (written(scale=lambda d, q: 2 * d**-0.5), "multiplied by 2 / sqrt(d_k)"),
+        (written(scale=lambda d, q: len(q) ** -0.5), "the number of sequences"),
+        (written(scale=lambda d, q: (d + 1) ** -0.5), "0.4472 for d_k = 4 and 0.3015 for d_k = 10"),
+        (written(scale=lambda d, q: 1 / int(d**0.5)), "0.5 for d_k = 4 and 0.3333 for d_k = 10"),
+        (written(scale=lambda d, q: 512**-0.5), "whatever the width of a head"),
+        (written(bend=lambda s: s.clamp(-5, 5)), "clipped, or squashed, at 5"),
+        (written(bend=lambda s: s.clamp(-1, 1)), "clipped, or squashed, at 1"),
+        (written(bend=torch.relu), "scores clipped at 0"),
+        (written(bend=torch.tanh), "scores squashed"),
+        (written(bend=torch.neg), "scores negated"),
+        (written(bend=torch.abs), "scores without sign"),
+        (lambda q, k, v: written()(v, k, q), "query and value swapped"),
+        (lambda q, k, v, dropout_p=0.1: F.dropout(scaled_first(q, k, v), dropout_p), "dropout on in eval"),
+        (
+            written(out=lambda o, w, s: o.reshape(len(o), o.shape[-2], -1) if o.ndim == 4 else o),
+            "merged by view",
+        ),
+        (written(out=lambda o, w, s: (o, s)), "scores returned as weights"),
+        (written(out=lambda o, w, s: (o, w.mT)), "returned weights are transposed"),
+        (written(out=lambda o, w, s: (o, w**2)), "another result beside the output"),
+        (written(out=lambda o, w, s: o.transpose(1, 2) if o.ndim == 4 else o), "output in another order"),
+        (written(out=lambda o, w, s: o.float()), "float16 becomes float32"),
+        (written(masked=lambda s, m: low(s, m.mT)), "mask transposed"),
+        (
+            written(masked=lambda s, m: low(s, m.clone()) + 0 * m.logical_not_()),
+            "mask changed in place",
+        ),
+        (written(masked=lambda s, m: s.masked_fill(~m, 1e9)), "mask fill positive"),
+    ],
+)
+def test_what_others_were_seen_to_write_is_named(patient, words):
+    assert words in str(examine(patient, "patient"))
+
+
+def mask_or_causality(q, k, v, mask=None, causal=False):
+    if mask is not None:
+        return scaled_first(q, k, v, mask)
+    return both_fourth_roots(q, k, v, is_causal=causal)
+
+
+def test_causality_that_is_lost_beside_a_mask():
+    assert examine(mask_or_causality, "patient").kinds == ("causality lost beside the other",)
+
+
+def informer(queries, keys, values, attn_mask=None):
+    n, width = queries.shape[1], queries.shape[-1]
+    scores = torch.einsum("blhe,bshe->bhls", queries, keys) / math.sqrt(width)
+    mask = torch.ones(n, n, dtype=torch.bool).triu(1) if attn_mask is None else attn_mask
+    return torch.einsum("bhls,bshd->blhd", scores.masked_fill(mask, -torch.inf).softmax(-1), values)
+
+
+def features_before_tokens(q, k, v):
+    return (scaled_first(q.mT, k.mT, v.mT)).mT
+
+
+def soft_cap(q, k, v):
+    scores = q @ k.mT / math.sqrt(k.shape[-1])
+    return (30 * torch.tanh(scores / 30)).softmax(-1) @ v
+
+
+@pytest.mark.parametrize("patient", [informer, features_before_tokens, soft_cap])
+def test_right_code_in_another_layout_or_with_a_soft_cap_is_understood(patient):
+    report = examine(patient, "patient")
+    assert not report.faults, str(report)
+    assert "not recognised" not in str(report)
+
+
+@pytest.mark.parametrize("name", sorted(FAILURES))
+def test_of_the_gallery_each_is_called_by_one_name(name):
+    report = examine(FAILURES[name], name)
+    named = [f.kind for f in report.findings if f.verdict != "convention"]
+    assert len(named) == (name != "J"), str(report)  # NaN on empty rows is a convention
+    assert report.seconds < 3  # alone it takes less than one

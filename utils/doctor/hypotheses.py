@@ -29,6 +29,7 @@ FILLS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "-100000": lambda s, keep: s.masked_fill(~keep, -1e5),
     "the smallest positive number": lambda s, keep: s.masked_fill(~keep, torch.finfo(torch.float32).tiny),
     "plus infinity": lambda s, keep: s.masked_fill(~keep, math.inf),
+    "plus a billion": lambda s, keep: s.masked_fill(~keep, 1e9),
     "added as 0 and 1": lambda s, keep: s + keep.to(s.dtype),
     "minus ten added": lambda s, keep: s - 10.0 * (~keep),
     "minus ten thousand added": lambda s, keep: s - 1e4 * (~keep),
@@ -50,6 +51,17 @@ SCALES: dict[str, Callable[[Tensor, Tensor, Tensor, int], float]] = {
     "sqrt(num_heads)": lambda q, k, v, h: 1 / math.sqrt(h),
     "d_k^(1/4)": lambda q, k, v, h: k.shape[-1] ** -0.25,
     "after softmax": lambda q, k, v, h: 1.0,
+}
+
+
+# What else people do to the scores before they are shared out; a number in words: they are clipped to +- it
+BENDS: dict[str, Callable[[Tensor], Tensor]] = {
+    "none": lambda s: s,
+    "negated": torch.neg,
+    "absolute": torch.abs,
+    "relu": torch.relu,
+    "tanh": torch.tanh,
+    "floor": torch.floor,
 }
 
 
@@ -76,6 +88,10 @@ SOFTMAXES: dict[str, Callable[[Tensor], Tensor]] = {
     "everything": lambda s: s.flatten().softmax(0).view_as(s),
     "logarithm": lambda s: s.log_softmax(-1),
 }
+# The same, so rare that only functions are compared with it
+RARE: dict[str, Callable[[Tensor], Tensor]] = {
+    "one more": lambda s: s.exp() / (1 + s.exp().sum(-1, keepdim=True)),
+}
 # Which input serves as query, key and value
 ROLES: dict[str, Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]] = {
     "right": lambda q, k, v: (q, k, v),
@@ -88,6 +104,7 @@ ROLES: dict[str, Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor
     "key for query": lambda q, k, v: (k, k, v),
     "key and value swapped": lambda q, k, v: (q, v, k),
 }
+ALL_ROLES = ROLES | {"query and value swapped": lambda q, k, v: (v, k, q)}
 AFTER = {"after": 0.0, "after, minus infinity": -math.inf, "after, a low number": -1e9}  # weights so masked
 # The triangles that people build of (n_q, n_k) ones
 CAUSALS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -123,10 +140,11 @@ class Hypothesis:
 
     softmax  over what scores are shared out, or by what else (SOFTMAXES)
     scale    what scores are divided by (SCALES), or a number in words that they are multiplied by
+    bend     what else is done to them (BENDS), or a number in words that they are clipped to
     roles    which input serves as what (ROLES)
     always   "no", or the causal mask that is applied unasked
     when     mask "before" softmax, or "after" (weights set to 0, not shared out again)
-    fill     what masked scores become (FILLS)
+    fill     what masked scores become (FILLS), or this number in words
     keep     what True means: "attend" or "hide"
     axis     along what a padding mask is laid (MASK_AXES)
     causal   which triangle, when causality is asked for (CAUSALS)
@@ -134,6 +152,7 @@ class Hypothesis:
 
     softmax: str = "keys"
     scale: str = "sqrt(d_k)"
+    bend: str = "none"
     roles: str = "right"
     always: str = "no"
     when: str = "before"
@@ -158,7 +177,12 @@ def simplest_first(hypotheses: Iterable[Hypothesis]) -> tuple[Hypothesis, ...]:
 def unmasked() -> tuple[Hypothesis, ...]:
     """Everything that shows without a mask."""
     switches = itertools.product(ROLES, SOFTMAXES, SCALES)
-    return simplest_first(Hypothesis(softmax=s, scale=scale, roles=roles) for roles, s, scale in switches)
+    rare = [Hypothesis(bend=bend, scale=scale) for bend in BENDS for scale in ("sqrt(d_k)", "none")]
+    rare += [Hypothesis(softmax=s) for s in RARE] + [
+        Hypothesis(roles=roles) for roles in ALL_ROLES if roles not in ROLES
+    ]
+    usual = [Hypothesis(softmax=s, scale=scale, roles=roles) for roles, s, scale in switches]
+    return simplest_first([*usual, *rare])
 
 
 @lru_cache(maxsize=256)
@@ -192,29 +216,46 @@ def attend(
     keep     boolean, broadcasts to (B, H, n_q, n_k): True = may attend
     Raises RuntimeError where such a patient would stop, because shapes do not fit.
     """
-    heads = q.shape[1]
-    factor = SCALES[h.scale](q, k, v, heads) if h.scale in SCALES else float(h.scale)
-    q, k, v = ROLES[h.roles](q, k, v)
+    by = factor(h, q, k, v)
+    q, k, v = ALL_ROLES[h.roles](q, k, v)
     keys = k.reshape(*k.shape[:-2], k.shape[-1], k.shape[-2]) if h.roles == "key reshaped" else k.mT
-    scores = q @ keys * factor
+    scores = _bent(q @ keys * by, h.bend)
     after, hidden = torch.ones((), dtype=scores.dtype), torch.zeros((), dtype=torch.bool)
     triangle = h.causal if causal else h.always
     if triangle != "no":
         allowed = causal_keep(triangle, *scores.shape[-2:])
         if h.causal_when == "before":
-            scores = FILLS[h.causal_fill](scores, allowed)
+            scores = _filled(scores, allowed, h.causal_fill)
         else:
             after = after * allowed
     if keep is not None:
         keep = MASK_AXES[h.axis](keep if h.keep == "attend" else ~keep, *scores.shape[:2])
         if h.when == "before":
-            scores = FILLS[h.fill](scores, keep)
+            scores = _filled(scores, keep, h.fill)
         else:
             hidden = ~keep
-    weights = (SOFTMAXES[h.softmax](scores) * after).masked_fill(hidden, AFTER.get(h.when, 0.0))
+    weights = ((SOFTMAXES | RARE)[h.softmax](scores) * after).masked_fill(hidden, AFTER.get(h.when, 0.0))
     if h.scale == "after softmax":
         weights = weights / math.sqrt(k.shape[-1])
     return weights @ v, weights
+
+
+def factor(h: Hypothesis, q: Tensor, k: Tensor, v: Tensor) -> float:
+    """What scores are multiplied by."""
+    return SCALES[h.scale](q, k, v, q.shape[1]) if h.scale in SCALES else float(h.scale)
+
+
+def is_number(value: str) -> bool:
+    """Whether the value of a switch is a number in words."""
+    return value.lstrip("-").replace(".", "").isdigit()
+
+
+def _bent(scores: Tensor, bend: str) -> Tensor:
+    return BENDS[bend](scores) if bend in BENDS else scores.clamp(-float(bend), float(bend))
+
+
+def _filled(scores: Tensor, keep: Tensor, fill: str) -> Tensor:
+    return FILLS[fill](scores, keep) if fill in FILLS else scores.masked_fill(~keep, float(fill))
 
 
 def causal_keep(triangle: str, n_q: int, n_k: int) -> Tensor:

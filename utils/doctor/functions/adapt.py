@@ -17,14 +17,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from utils.doctor import call as caller
 from utils.doctor.call import Hangs, Trouble, call, first_answer, tensor
 
 ROLES = {
-    "query": r"^(x?q|querys?|queries|q_.*|query_.*|queries_.*)$",
-    "key": r"^(x?k|keys?|k_.*|key_(?!padding).*|keys_.*)$",
-    "value": r"^(x?v|values?|vals?|v_.*|value_.*|values_.*)$",
+    "query": r"^(x?q|querys?|queries|q_.*|query_.*|queries_.*|[hxz]_q)$",
+    "key": r"^(x?k|keys?|k_.*|key_(?!padding).*|keys_.*|[hxz]_k)$",
+    "value": r"^(x?v|values?|vals?|v_.*|value_.*|values_.*|[hxz]_v)$",
 }
 MASK = r"^(?!.*(head|layer)_?mask).*mask|^bias$|^attn_bias$|^keep$"
+ORDERS = {"tokens last": (-2, -1), "tokens first": (-3, -2), "features last but one": (-2, -1)}  # exchanged
 MASKS = ("keep", "hide", "keep as 0 and 1", "added")
 
 
@@ -42,7 +44,9 @@ class Style:
     mask_kind one of MASKS
     causal    the causal flag's argument name, or None
     extra     other arguments that it insists on
-    order     "tokens last" (B, h, n, d), or "tokens first": (B, n, h, d), (n, B, d)
+    order     one of ORDERS: "tokens last" (B, h, n, d), "tokens first" (B, n, h, d) or (n, B, d), "features
+              last but one" (B, h, d, n)
+    merged    how it joins the heads, where it does: "heads side by side" (B, n, h * d), or "by view"
     masked    whether it insists on a mask: where there is none, one that hides nothing is given
     """
 
@@ -56,6 +60,7 @@ class Style:
     causal: str | None = None
     extra: tuple[tuple[str, Any], ...] = ()
     order: str = "tokens last"
+    merged: str = "heads side by side"
     masked: bool = False
 
 
@@ -78,38 +83,44 @@ class Patient:
         shape = tuple(drop_axes(torch.empty(*q.shape[:-1], v.shape[-1], device="meta"), style.axes).shape)
         args, kwargs = self.arguments([self.given(t.to(style.dtype)) for t in (q, k, v)], k.shape)
         if keep is not None:
-            kwargs[style.mask] = self._mask(keep, q.shape[-2])
+            kwargs[style.mask] = self.mask(keep, q.shape[-2])
         if causal:
             kwargs[style.causal] = True
-        return read(call(self.function, *args, **kwargs), shape, k.shape[-2], style.order)
+        return read(call(self.function, *args, **kwargs), shape, k.shape[-2], style)
 
-    def arguments(self, inputs: list[Any], shape: tuple[int, ...]) -> tuple[list[Any], dict[str, Any]]:
+    def arguments(
+        self, inputs: list[Any], shape: tuple[int, ...], half: bool = False
+    ) -> tuple[list[Any], dict[str, Any]]:
         """Query, key and value as the patient names or orders them, with what else it insists on.
 
-        shape  (B, H, n_k, d) of the key, for a mask that hides nothing
+        shape  (B, H, n_k, d) of the key, for a mask that hides nothing, or half of the keys
         """
         extra = dict(self.style.extra)
         if self.style.masked:
-            extra[self.style.mask] = self._mask(
-                torch.ones(shape[0], 1, 1, shape[2], dtype=torch.bool), shape[2]
-            )
+            keep = torch.ones(shape[0], 1, 1, shape[2], dtype=torch.bool)
+            keep[..., : shape[2] // 2] = not half
+            extra[self.style.mask] = self.mask(keep, shape[2])
         if self.style.roles:
             return [], dict(zip(self.style.roles, inputs, strict=True)) | extra
         return inputs, extra
 
     def answer_to(self, q: Tensor, k: Tensor, v: Tensor) -> Any:
-        """Whatever the patient returns for these very tensors, not for copies."""
-        args, kwargs = self.arguments([self.given(t) for t in (q, k, v)], k.shape)
+        """Whatever the patient returns for these very tensors, not for copies.
+
+        A mask that it insists on leaves some scores alive and hides some, whichever way it is read.
+        """
+        args, kwargs = self.arguments([self.given(t) for t in (q, k, v)], k.shape, half=True)
         return call(lambda: self.function(*args, **kwargs))
 
     def given(self, tensor_: Tensor) -> Any:
         """(B, H, n, d) in the patient's number and order of axes; the memory is shared."""
         shaped = drop_axes(tensor_, self.style.axes)
-        if self.style.order == "tokens first":
-            shaped = shaped.transpose(self.style.axes - 3, self.style.axes - 2)
+        if self.style.order != "tokens last":
+            shaped = shaped.transpose(*ORDERS[self.style.order])
         return shaped.numpy() if self.style.numpy else shaped
 
-    def _mask(self, keep: Tensor, n_q: int) -> Any:
+    def mask(self, keep: Tensor, n_q: int) -> Any:
+        """keep, (B, 1, 1 or n_q, n_k) with True = may attend, as the patient wants its masks."""
         style = self.style
         keep = {
             "keys": keep[:, 0, 0],
@@ -143,17 +154,14 @@ def parts(answer: Any) -> list[Any]:
     return list(answer) if isinstance(answer, tuple | list) else [answer]
 
 
-def read(
-    answer: Any, shape: tuple[int, ...], n_k: int, order: str = "tokens last"
-) -> tuple[Tensor, Tensor | None]:
+def read(answer: Any, shape: tuple[int, ...], n_k: int, style: Style) -> tuple[Tensor, Tensor | None]:
     """Output and weights out of whatever was returned. Raises Trouble where no output is in it."""
-    arrays = [t for t in map(tensor, parts(answer)) if t is not None]
-    found = [t.detach().double() for t in arrays if t.is_floating_point()]
-    if order == "tokens first":
-        found = [t.transpose(len(shape) - 3, len(shape) - 2) if t.ndim == len(shape) else t for t in found]
+    found = floats(answer)
+    if style.order != "tokens last":
+        found = [t.transpose(*ORDERS[style.order]) if t.ndim == len(shape) else t for t in found]
     outputs = [t for t in found if tuple(t.shape) == shape]
-    if not outputs and len(shape) == 4:  # some put the heads behind the tokens
-        turned = [t.transpose(1, 2) for t in found if t.ndim == 4]
+    if not outputs and len(shape) == 4:  # some put the heads behind the tokens, or join them
+        turned = [t.transpose(1, 2) for t in found if t.ndim == 4] + split(found, shape, style.merged)
         outputs = [t for t in turned if tuple(t.shape) == shape]
     if not outputs:
         shapes = ", ".join(str(tuple(t.shape)) for t in found) or type(answer).__name__
@@ -164,10 +172,26 @@ def read(
     return lift_axes(outputs[0]), lift_axes(weights[0]) if weights else None
 
 
+def floats(answer: Any) -> list[Tensor]:
+    """The arrays of floats in whatever was returned, in float64."""
+    arrays = [t for t in map(tensor, parts(answer)) if t is not None]
+    return [t.detach().double() for t in arrays if t.is_floating_point()]
+
+
+def split(found: list[Tensor], shape: tuple[int, ...], merged: str) -> list[Tensor]:
+    """Outputs (B, n, h * d) with their heads on an axis of their own again: (B, h, n, d)."""
+    batch, heads, n, width = shape
+    joined = [t for t in found if tuple(t.shape) == (batch, n, heads * width)]
+    if merged == "by view":
+        return [t.reshape(shape) for t in joined]
+    return [t.reshape(batch, n, heads, width).transpose(1, 2) for t in joined]
+
+
 def styles(function: Callable) -> Iterator[Style]:
     """Every way in which a patient with this signature may want to be called, the likeliest first."""
     base = signature(function)
-    orders, dtypes = ("tokens last", "tokens first"), (torch.float64, torch.float32)
+    dtypes = (torch.float64, torch.float32)
+    orders = ("tokens last", "tokens first")
     for order, numpy, axes, dtype in itertools.product(orders, (False, True), (4, 3, 2), dtypes):
         if axes > 2 or order == "tokens last":
             yield replace(base, numpy=numpy, axes=axes, dtype=dtype, order=order)
@@ -189,10 +213,8 @@ def signature(function: Callable) -> Style:
         default = parameters[name].default
         if name in (complete or names[:3]) or name in (mask, causal):
             continue
-        if name.lower() in ("training", "train", "is_training"):
-            extra[name] = False
-        elif "dropout" in name.lower():
-            extra |= {name: 0.0} if default is NONE or isinstance(default, float) else {}
+        if "dropout" in name.lower() or name.lower() in SWITCHES:
+            extra |= {name: 0.0} if default is NONE else {}
         elif default is NONE:
             extra.update((name, v) for known, v in NEEDED.items() if re.fullmatch(known, name.lower()))
     if mask and parameters[mask].default is NONE:
@@ -201,14 +223,27 @@ def signature(function: Callable) -> Style:
 
 
 NONE = inspect.Parameter.empty
+SWITCHES = ("training", "train", "is_training")
 D_K, HEADS = 4, 3  # of the inputs that patients are asked with
 NEEDED = {  # arguments that a patient may insist on
-    "d_k|dk|d|dim|head_dim|d_head|depth|size": D_K,
+    "d_k|dk|d|dim|head_dim|d_head|depth": D_K,
     "d_model|embed_dim|emb_dim|hidden_size|dim_model": D_K * HEADS,
     "h|heads|num_heads|n_heads|nhead": HEADS,
     "module|self": torch.nn.Module().eval(),
     "scale|scaling": D_K**-0.5,
 }
+
+
+def switched_off(patient: Patient) -> Iterator[Patient]:
+    """The same without dropout, as far as arguments can say so: its switch first, then its rate."""
+    defaults = {p.name: p.default for p in caller.parameters(patient.function)}
+    flags = {name: False for name, default in defaults.items() if name.lower() in SWITCHES}
+    rates = {
+        n: 0.0 for n, default in defaults.items() if "dropout" in n.lower() and isinstance(default, float)
+    }
+    for off in (flags, rates):
+        if off:
+            yield replace(patient, style=replace(patient.style, extra=(*patient.style.extra, *off.items())))
 
 
 def adapt(function: Callable, probe: Callable[[int], tuple[Tensor, Tensor, Tensor]]) -> Patient:

@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from utils.doctor.call import Hangs, Trouble, tensor
 from utils.doctor.functions import words
-from utils.doctor.functions.adapt import Patient, adapt, mask_styles, parts
+from utils.doctor.functions.adapt import (
+    ORDERS,
+    SWITCHES,
+    Patient,
+    adapt,
+    drop_axes,
+    floats,
+    mask_styles,
+    parts,
+    switched_off,
+)
 from utils.doctor.functions.lineup import SHAPES, Case, corner, first, inputs, line_up, report, same
-from utils.doctor.functions.masking import causality, half, masks
-from utils.doctor.hypotheses import CAUSALS, ROLES, SCALES, Hypothesis, simplest_first, unmasked, with_causal
+from utils.doctor.functions.masking import causality, half, mask_in_place, masks, together
+from utils.doctor.hypotheses import (
+    ALL_ROLES,
+    CAUSALS,
+    SCALES,
+    Hypothesis,
+    attend,
+    factor,
+    simplest_first,
+    unmasked,
+    with_causal,
+)
 from utils.doctor.notes import written
 from utils.doctor.report import NOT_SEPARABLE, Finding, Matrices, Report
 
@@ -37,7 +59,8 @@ def _examine(case: Case, function: Callable) -> None:
     except Trouble as trouble:
         _no_answer(case, trouble)
         return
-    for step in (randomness, in_place, weights_alone, big, masks, causality, half, gradients, dtypes):
+    steps = (randomness, in_place, weights_alone, scale, big, second_result, masks, causality, together)
+    for step in (*steps, mask_in_place, half, gradients, dtypes):
         try:
             step(case)
         except Hangs as trouble:
@@ -95,11 +118,18 @@ def randomness(case: Case) -> None:
         sentence = "The same input gives another output each time: it depends on what was asked before."
         case.fault("remembers earlier calls", sentence, cure)
     elif not same(first_, other, 1e-6):
-        case.patient = replace(case.patient, function=without_dropout(case.patient.function))
-        case.random = not same(answer(0), answer(1), 1e-6)
         sentence = "The same input gives another output each time: dropout is on though nothing is trained."
         cure = "Drop only in training: F.dropout(weights, p, training=self.training), dropout_p=0.0 in eval."
-        case.fault("dropout on in eval", sentence, cure)
+        quiet = Patient(without_dropout(case.patient.function), case.patient.style)
+        for patient in (*switched_off(case.patient), quiet):
+            case.patient = patient
+            case.random = not same(answer(0), answer(1), 1e-6)
+            if not case.random:
+                break
+        if any(name in SWITCHES for name, _ in case.patient.style.extra):
+            case.convention("dropout on by default", "Dropout is on unless the caller switches it off.", cure)
+        else:
+            case.fault("dropout on in eval", sentence, cure)
     else:
         case.tried.append("the same answer every time")
 
@@ -129,8 +159,7 @@ def without_dropout(function: Callable) -> Callable:
 
 def in_place(case: Case) -> None:
     """The caller's tensors must stay as they are."""
-    style = case.patient.style
-    given = [t.to(style.dtype).clone() for t in case.inputs()]
+    given = ready(case)
     before = [t.clone() for t in given]
     case.patient.answer_to(*given)
     changed = [n for n, g, b in zip(NAMES, given, before, strict=True) if not torch.equal(g, b)]
@@ -147,7 +176,8 @@ def in_place(case: Case) -> None:
 def weights_alone(case: Case) -> None:
     """What happens without any mask."""
     given = case.patient
-    for patient in mask_styles(given) if given.style.masked else (given,):
+    masked = list(mask_styles(given)) if given.style.masked else [given]
+    for patient in itertools.chain(masked, other_layouts(given)):
         case.patient = patient
         try:
             answer = case.answer()
@@ -160,14 +190,42 @@ def weights_alone(case: Case) -> None:
         case.patient = given
         unknown(case)
         return
-    if case.patient.style.order == "tokens first":
-        sentence = "Tokens come first: (B, n, h, d) or (n, B, d); PyTorch's function wants them last but one."
-        case.convention("tokens first", sentence)
+    layout(case)
     report(case, case.base)
-    if case.base.scale not in SCALES and a_constant(case):
-        case.reword("scale wrong", lambda _: words.constant_scale(float(case.base.scale)))
     if not case.base.deviations():
         case.tried.append("scores, scale, softmax over the keys, mixture of the values")
+
+
+def other_layouts(patient: Patient) -> Iterator[Patient]:
+    """The same patient, as if its tokens or heads stood elsewhere, where sizes do not tell."""
+    style = patient.style
+    for order, merged in itertools.product(ORDERS, ("heads side by side", "by view")):
+        if (order, merged) != (style.order, style.merged) and not (
+            order == "tokens first" and style.axes < 3
+        ):
+            yield replace(patient, style=replace(style, order=order, merged=merged))
+
+
+def layout(case: Case) -> None:
+    """Where the tokens stand in what goes in and comes out."""
+    style = case.patient.style
+    if style.order != "tokens last":
+        case.convention(style.order, words.ORDERS[style.order])
+    if style.merged == "by view":
+        sentence = (
+            "(B, h, n, d) is reshaped to (B, n, h * d) as it lies in memory: heads and tokens get mixed."
+        )
+        case.fault("heads merged by view", sentence, "Write output.transpose(1, 2).reshape(B, n, h * d).")
+    shapes = [tuple(t.shape) for t in floats(case.patient.answer_to(*ready(case)))]
+    turned = (case.shape.batch, case.shape.n_q, case.shape.heads, case.shape.d_v)
+    if style.axes == 4 and style.order == "tokens last" and shapes and shapes[0] == turned:
+        sentence = "The output comes as (B, n, h, d), though the input stands as (B, h, n, d)."
+        case.convention("output in another order", sentence)
+
+
+def ready(case: Case, dtype: torch.dtype | None = None) -> list[Tensor]:
+    """Query, key and value in the patient's dtype, as copies."""
+    return [t.to(dtype or case.patient.style.dtype).clone() for t in case.inputs()]
 
 
 def recognised(case: Case, answers: dict[str, Tensor]) -> Hypothesis | None:
@@ -175,7 +233,7 @@ def recognised(case: Case, answers: dict[str, Tensor]) -> Hypothesis | None:
     return (
         first(line_up(unmasked(), answers, case))
         or first(always_causal(case, answers))
-        or other_scale(case, answers)
+        or other_number(case, answers)
     )
 
 
@@ -188,35 +246,65 @@ def always_causal(case: Case, answers: dict[str, Tensor]) -> Iterator[Hypothesis
     return line_up(simplest_first(found), answers, case)
 
 
-def other_scale(case: Case, answers: dict[str, Tensor]) -> Hypothesis | None:
-    """A scale that is in no list, measured by how sharp the answers are."""
-    candidates = torch.logspace(-3, 3, 601, dtype=torch.float64).tolist()
-    q, k, v = case.inputs()
-    scores = q @ k.mT
+def other_number(case: Case, answers: dict[str, Tensor]) -> Hypothesis | None:
+    """A scale, or a limit of the scores, that is in no list, measured by how sharp the answers are."""
+    for switch in ("scale", "bend"):
+        best = measured(replace(case, base=Hypothesis()), answers["plain"], switch)
+        if best:
+            return Hypothesis(**{switch: repr(best)})
+    return None
+
+
+def nearest(outcome: Callable[[float], Tensor], wanted: Tensor, near: float) -> float | None:
+    """The number with which this outcome is what is wanted, if there is one."""
 
     def error(c: float) -> float:
-        return float((torch.softmax(c * scores, -1) @ v - answers["plain"]).abs().max())
+        return float((outcome(c) - wanted).abs().max())
 
     if not math.isfinite(error(1.0)):
         return None
-    best = min(candidates, key=error)
+    best = min(torch.logspace(-3, 3, 151, dtype=torch.float64).tolist(), key=error)
     for turn in range(60):  # ever smaller steps around the best
-        step = best * 0.012 * 0.75**turn
+        step = best * 0.05 * 0.75**turn
         best = min((best - step, best, best + step), key=error)
-    h = Hypothesis(scale=repr(best))
-    return h if error(best) <= case.near * float(answers["plain"].abs().max()) else None
+    # near 0 all weights are equal, for whatever reason
+    return best if best > 0.01 and error(best) <= near * float(wanted.abs().max()) else None
 
 
-def a_constant(case: Case) -> bool:
-    """Whether the measured scale is the same for heads of another width."""
-    generator = torch.Generator().manual_seed(4)
-    batch = case.inputs()[0].shape[:2]
-    q, k, v = (torch.randn(*batch, 5, 9, generator=generator, dtype=torch.float64) for _ in range(3))
+def scale(case: Case) -> None:
+    """Is the rule of the scale the same for other sizes? What equals another by chance shows there."""
+    sized = any(value for _, value in case.patient.style.extra)
+    if case.base is None or case.random or sized or case.base.scale == "after softmax":
+        return
+    other = replace(case, shape=case.shape.other())
     try:
-        found = case.patient(q, k, v)[0]
+        here, there = {"plain": case.answer()}, {"plain": other.answer()}
     except Trouble:
-        return False
-    return same(found, torch.softmax(float(case.base.scale) * q @ k.mT, -1) @ v, case.near)
+        return
+    rules = [replace(case.base, scale=rule) for rule in (case.base.scale, *SCALES) if rule in SCALES]
+    right = first(line_up(line_up(rules, here, case), there, other))
+    if right == case.base:
+        return
+    if right is None:
+        shares = [measured(case, here["plain"]), measured(other, there["plain"])]
+        wanted = [factor(case.base, *asked.inputs()) for asked in (case, other)]
+        near = None not in shares and np.allclose(shares, wanted, rtol=0.03)  # something small besides
+        if None in shares or (near and case.base.scale in SCALES):
+            return
+        right = replace(case.base, scale=repr(shares[0]))
+    case.drop(*(f.kind for f in case.findings if f.kind.startswith("scale ")))
+    case.tried.clear()
+    case.base = right
+    report(case, right, skip=set(right.deviations()) - {"scale"})
+    if right.scale not in SCALES:
+        sizes = [(c.shape.d_k, c.shape.lead(c.patient.style.axes)[0]) for c in (case, other)]
+        case.reword("scale wrong", lambda found: words.measured_scale(found, shares, sizes))
+
+
+def measured(case: Case, answer: Tensor, switch: str = "scale", kind: str = "plain") -> float | None:
+    """The scores' factor (or their limit: bend) in this answer, with all else as it was found."""
+    inputs = case.inputs(kind)
+    return nearest(lambda c: attend(replace(case.base, **{switch: repr(c)}), *inputs)[0], answer, case.near)
 
 
 def unknown(case: Case) -> None:
@@ -239,8 +327,10 @@ def big(case: Case) -> None:
     if case.base is None or case.base.softmax not in ("keys", "queries", "heads", "batch", "all", "base 2"):
         return
     q, k, v = case.inputs("large")
-    if case.patient(q, k, v)[0].isfinite().all() or not case.expected(case.base, "large").isfinite().all():
+    found, wanted = case.patient(q, k, v)[0], case.expected(case.base, "large")
+    if found.isfinite().all() or not wanted.isfinite().all():
         case.tried.append("large scores do not overflow")
+        clipping(case, found, wanted)
         return
     case.naive = True
     if case.base.always != "no":
@@ -259,22 +349,52 @@ def big(case: Case) -> None:
     case.fault(kind, sentence, cure)
 
 
+def clipping(case: Case, found: Tensor, wanted: Tensor) -> None:
+    """Scores beyond a limit that usual ones do not reach."""
+    if case.random or same(found, wanted, case.near) or not wanted.isfinite().all():
+        return
+    limit = measured(case, found, "bend", "large")
+    if limit and case.base.bend == "none":
+        case.base = replace(case.base, bend=repr(limit))
+        report(case, case.base, skip=set(case.base.deviations()) - {"bend"})
+
+
+def second_result(case: Case) -> None:
+    """Are weights that are returned beside the output those that were used?"""
+    if case.base is None or case.random or case.patient.style.masked:
+        return
+    output, weights = attend(case.base, *case.inputs())
+    raw = [replace(case.base, softmax="none", scale=scale) for scale in (case.base.scale, "none")]
+    known = [("output", output), ("", weights), ("returned weights are transposed", weights.mT)]
+    known += [("scores returned as weights", attend(h, *case.inputs())[1]) for h in raw]
+    known = [(kind, drop_axes(wanted, case.patient.style.axes)) for kind, wanted in known]
+    known += [("returned weights are a mean over heads", weights.mean(1))]
+    for found in floats(case.patient.answer_to(*ready(case))):
+        kind = next((kind for kind, wanted in known if _either(kind, found, wanted, case.near)), None)
+        if kind in words.RETURNED:
+            case.convention(kind, words.RETURNED[kind])
+        elif kind is None and case.base.softmax != "none":
+            case.not_tried.append("another result beside the output, for it is not recognised")
+
+
+def _either(kind: str, found: Tensor, wanted: Tensor, near: float) -> bool:
+    """The same numbers; of an output, in whatever order, as its axes may be others."""
+    if kind == "output" and found.numel() == wanted.numel():
+        return same(found.flatten().sort()[0], wanted.flatten().sort()[0], near)
+    return same(found, wanted, near)
+
+
 def gradients(case: Case) -> None:
     """Query, key and value must get the gradients of attention."""
     style = case.patient.style
     if style.numpy or case.base is None or case.random:
         return
-    given = [t.to(style.dtype).clone().requires_grad_() for t in case.inputs()]
+    given = [t.requires_grad_() for t in ready(case)]
     try:
         with torch.enable_grad():
             answer = case.patient.answer_to(*(t * 1.0 for t in given))  # no leaves: in_place looks at those
-            width = case.shape.d_v
-            size = case.patient.given(given[0])[..., 0].numel() * width  # wherever its heads stand
-            output = next(
-                t
-                for t in parts(answer)
-                if tensor(t) is not None and (t.numel(), t.shape[-1]) == (size, width)
-            )
+            size = math.prod(case.shape.lead(style.axes)) * case.shape.n_q * case.shape.d_v
+            output = next(t for t in parts(answer) if tensor(t) is not None and t.numel() == size)
             found = torch.autograd.grad(output.double().square().sum(), given, allow_unused=True)
     except (RuntimeError, StopIteration, Trouble) as error:
         if "numpy" in str(error):
@@ -282,7 +402,7 @@ def gradients(case: Case) -> None:
             return
         found = (None, None, None)
     alive = {n for n, g in zip(NAMES, found, strict=True) if g is not None and g.abs().max() > 0}
-    used = ROLES[case.base.roles](*NAMES)
+    used = ALL_ROLES[case.base.roles](*NAMES)
     lost = [n for n in NAMES if n not in alive and n in used]
     if not lost:
         case.tried.append("gradients of query, key and value")
@@ -294,23 +414,29 @@ def gradients(case: Case) -> None:
 
 
 def dtypes(case: Case) -> None:
-    """float32 in, float32 out."""
-    style = case.patient.style
-    if style.dtype != torch.float64:
-        return
-    seen: list[str] = []
+    """What comes out has the dtype of what goes in."""
+    style, seen = case.patient.style, set()
 
     def watch(*args: object, **kwargs: object) -> object:
         answer = case.patient.function(*args, **kwargs)
-        for part in parts(answer):
-            seen.append(str(getattr(part, "dtype", "")))
+        seen.update(str(getattr(part, "dtype", "")).removeprefix("torch.") for part in parts(answer))
         return answer
 
-    try:
-        Patient(watch, replace(style, dtype=torch.float32))(*case.inputs())
-    except Trouble:
-        return
-    if any("float64" in s for s in seen):
-        sentence = "float32 goes in and float64 comes out: twice the memory, and slower."
-        cure = "In numpy 2, x / np.sqrt(d) makes float64 of float32: use math.sqrt(d)."
-        case.convention("float32 becomes float64", sentence, cure)
+    for dtype in (torch.float32, torch.float16):
+        name = str(dtype).removeprefix("torch.")
+        if style.numpy and dtype == torch.float16:
+            return
+        seen.clear()
+        try:
+            Patient(watch, replace(style, dtype=dtype))(*case.inputs())
+        except Trouble as trouble:
+            if "dtype" in str(trouble) and not style.numpy:
+                sentence = f"With {name} it stops: {trouble}."
+                case.convention(f"stops in {name}", sentence, "Convert back: weights.to(value.dtype).")
+            continue
+        others = {s for s in seen if "float" in s} - {name}
+        if others:
+            sentence = f"{name} goes in and {' and '.join(sorted(others))} comes out."
+            cure = "In numpy 2, x / np.sqrt(d) makes float64 of float32: use math.sqrt(d)."
+            case.convention(f"{name} becomes {min(others)}", sentence, cure if style.numpy else "")
+            return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
@@ -13,14 +14,13 @@ from torch import Tensor
 from utils.doctor.call import Trouble
 from utils.doctor.functions import words
 from utils.doctor.functions.adapt import Patient
-from utils.doctor.hypotheses import ROLES, Hypothesis, attend
+from utils.doctor.hypotheses import ALL_ROLES, Hypothesis, attend, is_number
 from utils.doctor.notes import Notes, alike
 from utils.doctor.report import FAULT, Finding, Matrices
 
 NEAR = 2e-3  # largest difference, relative to the largest number, that counts as the same: float32 is enough
 ROUGH = 0.15  # the same for the mean over many calls of a patient that answers at random
 CALLS = 100
-BATCH = {4: (2, 3), 3: (2, 1), 2: (1, 1)}  # axes of the inputs -> sequences and heads
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,18 @@ class Shape:
     n_q: int = 5
     n_k: int = 7
     d_v: int = 6
+    d_k: int = 4
+    batch: int = 2
+    heads: int = 3
+
+    def other(self) -> Shape:
+        """Other sizes, equal where these are: what was so by chance in one is not in both."""
+        d_v = 10 if self.d_v == self.d_k else 5
+        return Shape(self.n_q + 4, self.n_k + 4, d_v, 10, 7, 2)
+
+    def lead(self, axes: int) -> tuple[int, int]:
+        """Sequences and heads, for inputs with so many axes."""
+        return (self.batch if axes > 2 else 1, self.heads if axes > 3 else 1)
 
 
 SHAPES = (Shape(), Shape(d_v=4), Shape(7, 7, 6), Shape(7, 7, 4), Shape(4, 4, 4))
@@ -45,6 +57,7 @@ class Case(Notes):
     naive    whether large scores overflow
     base     what it does without a mask
     mask     what it does with one
+    causal   what it does with its causal flag
     """
 
     patient: Patient | None = None
@@ -54,6 +67,7 @@ class Case(Notes):
     naive: bool = False
     base: Hypothesis | None = None
     mask: Hypothesis | None = None
+    causal: Hypothesis | None = None
 
     def square(self) -> Case:
         """The same case with as many queries as keys; what is noted in one is noted in both."""
@@ -96,11 +110,11 @@ def inputs(shape: Shape, axes: int, kind: str) -> tuple[Tensor, Tensor, Tensor]:
     """Query, key and value, float64. kind: "plain", "low" (all scores near -20000) or "large" (far apart)."""
     generator = torch.Generator().manual_seed(3)
     q, k, v = (
-        torch.randn(*BATCH[axes], *size, generator=generator, dtype=torch.float64)
-        for size in ((shape.n_q, 4), (shape.n_k, 4), (shape.n_k, shape.d_v))
+        torch.randn(*shape.lead(axes), *size, generator=generator, dtype=torch.float64)
+        for size in ((shape.n_q, shape.d_k), (shape.n_k, shape.d_k), (shape.n_k, shape.d_v))
     )
     if kind == "low":
-        q[..., 0], k[..., 0] = 200.0, -200.0
+        q, k = levelled(q, k, -40_000.0)
     return (300 * q, 300 * k, v) if kind == "large" else (q, k, v)
 
 
@@ -112,13 +126,13 @@ def keeps(masked: str, shape: Shape, axes: int) -> Tensor | None:
     "pairs"    (B, H, n_q, n_k): other keys for each query in each head, at least one
     """
     if masked == "padding":
-        keep = torch.ones(BATCH[axes][0], 1, 1, shape.n_k, dtype=torch.bool)
+        keep = torch.ones(shape.lead(axes)[0], 1, 1, shape.n_k, dtype=torch.bool)
         keep[0, ..., -2:] = False
         keep[1:, ..., 1] = False
         return keep
     if masked == "pairs":
         generator = torch.Generator().manual_seed(5)
-        keep = torch.rand(*BATCH[axes], shape.n_q, shape.n_k, generator=generator) < 0.6
+        keep = torch.rand(*shape.lead(axes), shape.n_q, shape.n_k, generator=generator) < 0.6
         keep[..., 0] |= ~keep.any(-1)
         return keep
     return None
@@ -164,6 +178,13 @@ def report(case: Case, h: Hypothesis, skip: set[str] = frozenset()) -> None:
             case.add(_shown(case, found, h, switch) if found.verdict == FAULT else found)
 
 
+def levelled(q: Tensor, k: Tensor, level: float) -> tuple[Tensor, Tensor]:
+    """The same with all q @ k.mT near this level (exactly there, if all other features are zero)."""
+    q, k = q.clone(), k.clone()
+    q[..., 0], k[..., 0] = abs(level) ** 0.5, math.copysign(abs(level) ** 0.5, level)
+    return q, k
+
+
 def _shown(case: Case, finding: Finding, h: Hypothesis, switch: str) -> Finding:
     """The finding with what the patient answers for a few tokens: with the identity as value, its weights."""
     n, number = (4, "four") if case.shape == SHAPES[-1] else (3, "three")
@@ -171,9 +192,10 @@ def _shown(case: Case, finding: Finding, h: Hypothesis, switch: str) -> Finding:
     q, k, v = (
         torch.randn(2, 2, n, 4, generator=generator, dtype=torch.float64).round(decimals=1) for _ in range(3)
     )
-    low = finding.kind.endswith("fill too weak")  # which only lower scores show
+    fill = h.causal_fill if switch == "causal_fill" else h.fill
+    low = finding.kind.endswith("fill too weak") and is_number(fill)  # which only lower scores show
     if low:
-        q[..., 0], k[..., 0] = 200.0, -200.0
+        q, k = levelled(q, k, 4 * float(fill))
     masked = switch in ("when", "fill", "keep", "axis")
     keep = torch.ones(2, 1, 1, n, dtype=torch.bool) if masked else None
     if masked:
@@ -185,7 +207,7 @@ def _shown(case: Case, finding: Finding, h: Hypothesis, switch: str) -> Finding:
         wanted = attend(Hypothesis(), q, k, value, keep, asked or h.always != "no")[0][0].numpy()
         return list(zip(found, wanted, strict=False))  # it may take no heads
 
-    what, (_, key, value) = "output", ROLES[h.roles]("q", "k", "v")
+    what, (_, key, value) = "output", ALL_ROLES[h.roles]("q", "k", "v")
     try:
         pairs = heads_of_first(v)
         if value == "v" != key and switch != "roles":  # the values do nothing but get mixed
@@ -199,7 +221,9 @@ def _shown(case: Case, finding: Finding, h: Hypothesis, switch: str) -> Finding:
         return finding
     heads = ", one of two heads" if case.patient.style.axes == 4 else ""
     with_ = " with the last key masked" if masked else " with causality" if asked else ""
-    shown_by = f"{number} tokens of width 4{heads}{with_}{', all scores near -20000' if low else ''}"
+    shown_by = (
+        f"{number} tokens of width 4{heads}{with_}{f', all scores near {2 * float(fill):g}' if low else ''}"
+    )
     return replace(finding, shown_by=shown_by, evidence=(Matrices(what, *telling[0]),))
 
 

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
-from utils.doctor.call import Trouble
+from utils.doctor.call import Trouble, call
 from utils.doctor.functions import words
 from utils.doctor.functions.adapt import Patient, mask_styles
-from utils.doctor.functions.lineup import Case, first, keeps, line_up, report
-from utils.doctor.hypotheses import Hypothesis, with_causal, with_mask
+from utils.doctor.functions.lineup import Case, first, keeps, levelled, line_up, report, same
+from utils.doctor.hypotheses import (
+    ALL_ROLES,
+    Hypothesis,
+    attend,
+    causal_keep,
+    factor,
+    is_number,
+    with_causal,
+    with_mask,
+)
 from utils.doctor.report import CONVENTION, FAULT, Finding
 
 POLARITY = "mask polarity inverted"
@@ -39,9 +51,54 @@ def mask_answers(case: Case) -> Answered:
             answers = asked.answers("padding")
         except Trouble:
             continue
-        fitting = list(line_up(with_mask(case.base), answers, asked, "padding"))
-        answered[kind] = (patient, first(by_pairs(asked, fitting)))
+        # a mask may take the place of a causal one
+        bases = dict.fromkeys([case.base, replace(case.base, always="no")])
+        habits = itertools.chain(*map(with_mask, bases))
+        fitting = list(line_up(habits, answers, asked, "padding"))
+        h = first(by_pairs(asked, fitting))
+        answered[kind] = (patient, with_fill(asked, h, answers, "padding"))
     return answered
+
+
+def with_fill(case: Case, h: Hypothesis | None, answers: dict[str, Tensor], masked: str) -> Hypothesis | None:
+    """The habit with the number that it fills with, where that is another than assumed, and can be measured.
+
+    All scores are made equal to a level. Where hidden keys get as much as the others, the fill is as high.
+    """
+    switch = "causal_fill" if masked == "causal" else "fill"
+    finite = h is None or is_number(getattr(h, switch))
+    if h and masked != "causal" and h.axis != "right":
+        return h
+    if not finite or case.base.softmax != "keys" or ALL_ROLES[case.base.roles](0, 1, 2)[2] != 2:
+        return h
+    low, high = math.log(0.01), math.log(2e4)
+    for _ in range(28):
+        middle = (low + high) / 2
+        low, high = (middle, high) if favours(case, h, -math.exp(middle), masked) else (low, middle)
+    if low > math.log(1.9e4):
+        return h
+    fill = f"{-math.exp(low):.4g}"
+    found = replace(h or case.base, **{switch: str(round(float(fill), 3)).removesuffix(".0")})
+    return found if h or first(line_up([found], answers, case, masked)) else None
+
+
+def favours(case: Case, h: Hypothesis | None, level: float, masked: str) -> bool:
+    """Whether keys that may be seen get more than hidden ones when all scores are at this level."""
+    q, k, v = case.inputs()
+    zeros = torch.zeros_like(q), torch.zeros_like(k)
+    keep, row = keeps(masked, case.shape, case.patient.style.axes), 2  # a row that sees some, if causal
+    if keep is None:
+        seen = causal_keep(h.causal if h else "right", *(k.shape[-2],) * 2)[row]
+    else:
+        seen = ~keep[0, 0, 0] if h and h.keep == "hide" else keep[0, 0, 0]
+    try:
+        q, k = levelled(*zeros, level / factor(case.base, q, k, v))
+        found = case.ask(q, k, v, keep, masked == "causal")[0, 0, row]
+    except Trouble:
+        return False
+    inside, outside = v[0, 0, seen].mean(0), v[0, 0, ~seen].mean(0)
+    share = float((found - inside) @ (outside - inside) / (outside - inside).square().sum())
+    return share < float((~seen).double().mean())
 
 
 def by_pairs(case: Case, fitting: list[Hypothesis]) -> list[Hypothesis]:
@@ -61,14 +118,16 @@ def choose_mask(case: Case, answered: Answered) -> None:
     if not answered:
         case.not_tried.append("the mask, for none of the shapes and kinds tried was taken")
         return
-    meaning = case.meaning or ("hide" if "padding" in case.patient.style.mask.lower() else None)
+    base, name = set(case.base.deviations()), case.patient.style.mask.lower()
+    right = [kind for kind, (_, h) in answered.items() if h and set(h.deviations()) <= base]
+    by_name = "key_padding" in name or ("padding" in name and "hide" in right)
+    meaning = case.meaning or ("hide" if by_name else None)
     wanted = {"keep": ("keep", "keep as 0 and 1"), "hide": ("hide",), "added": ("added",)}.get(meaning)
     order = [k for k in (wanted or ("keep", "keep as 0 and 1", "added", "hide")) if k in answered]
     if not order:
         case.not_tried.append(f"the mask: none that means {meaning!r} was taken")
         return
-    base = set(case.base.deviations())
-    clean = next((k for k in order if answered[k][1] and set(answered[k][1].deviations()) <= base), None)
+    clean = next((kind for kind in order if kind in right), None)
     case.patient, h = answered[clean or order[0]]
     shown = case
     if clean == "hide" and wanted is None and "keep" in answered:  # the polarity is not ours to guess
@@ -85,13 +144,38 @@ def choose_mask(case: Case, answered: Answered) -> None:
         nothing_left(case, "mask", "padding")
         return
     case.mask = h
-    report(shown, h, skip=base)
-    blamed = [f.kind for f in case.findings if f.verdict == FAULT and "mask" in f.kind]
-    if meaning is None and blamed == [POLARITY]:
-        case.reword(POLARITY, words.hiding)
+    tell(case, shown, h, meaning)
     if clean:
         case.tried.append("a padding mask")
         empty_rows(case)
+
+
+def tell(case: Case, shown: Case, h: Hypothesis, meaning: str | None) -> None:
+    """Say what the mask does; `shown` asks as the evidence was found."""
+    report(shown, h, skip=set(case.base.deviations()))
+    if h.keep == "hide":
+        sentence = words.ASKED[shown.patient.style.mask_kind]
+        case.reword(POLARITY, lambda found: replace(found, sentence=sentence))
+    if h.axis == "query rows" and transposes(shown, h):
+        case.reword("mask on query rows", words.transposed)
+    blamed = [f.kind for f in case.findings if f.verdict == FAULT and "mask" in f.kind]
+    if meaning is None and blamed == [POLARITY]:
+        case.reword(POLARITY, words.hiding)
+    if h.always != case.base.always:
+        sentence = "Without a mask it is causal; a mask takes the place of that."
+        case.convention("mask replaces causality", sentence)
+
+
+def transposes(case: Case, h: Hypothesis) -> bool:
+    """Whether a mask with other keys for every query acts with its rows and columns exchanged."""
+    square = case.square()
+    full = replace(case.patient, style=replace(case.patient.style, mask_axes="scores"))
+    try:
+        answer = replace(square, patient=full).answer("plain", "pairs")
+    except Trouble:
+        return False
+    wanted = square.expected(h, "plain", "pairs")
+    return wanted is not None and same(answer, wanted, case.near)
 
 
 def nothing_left(case: Case, what: str, masked: str) -> None:
@@ -172,9 +256,11 @@ def causality(case: Case) -> None:
     fitting = list(line_up(with_causal(case.base), answers, square, "causal"))
     rule = (case.mask.fill, case.mask.when) if case.mask else None
     h = first(h for h in fitting if (h.causal_fill, h.causal_when) == rule) or first(fitting)
+    h = with_fill(square, h, answers, "causal")
     if h is None:
         case.fault("causal unknown", "Causal output is that of no known triangle.", words.TRIANGLE)
         return
+    case.causal = h
     report(case, h, skip=set(case.base.deviations()))
     one_rule_for_both(case)
     if h.causal == "right" and case.shape.n_q != case.shape.n_k:
@@ -201,3 +287,51 @@ def alignment(case: Case, h: Hypothesis) -> None:
             if triangle == "bottom-right":
                 case.add(words.finding("causal", triangle))
             return
+
+
+def together(case: Case) -> None:
+    """A mask and causality at once: is one of them lost?"""
+    style, square = case.patient.style, case.square()
+    if style.causal is None or style.masked or case.mask is None or case.causal is None:
+        return
+    h = replace(
+        case.mask,
+        causal=case.causal.causal,
+        causal_when=case.causal.causal_when,
+        causal_fill=case.causal.causal_fill,
+    )
+    keep = keeps("padding", square.shape, style.axes)
+    try:
+        found = square.ask(*square.inputs(), keep, True)
+    except Trouble:
+        return
+    both, one, other = (
+        attend(h, *square.inputs(), k, c)[0] for k, c in ((keep, True), (keep, False), (None, True))
+    )
+    if same(found, both, case.near):
+        return
+    for lost, wanted in (("causality", one), ("mask", other)):
+        if same(found, wanted, case.near):
+            sentence = f"With a mask and causality at once, the {lost} is lost."
+            cure = "Apply both, one after the other: if ... if ..., not if ... elif ..."
+            case.fault(f"{lost} lost beside the other", sentence, cure)
+
+
+def mask_in_place(case: Case) -> None:
+    """The caller's mask must stay as it is."""
+    patient, square = case.patient, case.square()
+    if patient.style.mask is None or case.mask is None or case.random:
+        return
+    inputs = [patient.given(t.to(patient.style.dtype)) for t in square.inputs()]
+    args, kwargs = patient.arguments(inputs, square.inputs()[1].shape)
+    given, before = (
+        patient.mask(keeps("padding", square.shape, patient.style.axes), square.shape.n_q) for _ in range(2)
+    )
+    call(
+        lambda *args, **kwargs: patient.function(*args, **kwargs | {patient.style.mask: given}),
+        *args,
+        **kwargs,
+    )
+    if not bool((given == before).all()):
+        sentence = "The caller's mask is changed in place: whoever uses it next masks something else."
+        case.fault("mask changed in place", sentence, "Write mask = ~mask, and nothing into mask itself.")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 from utils.doctor.report import CONVENTION, FAULT, NOT_SEPARABLE, Finding
 
 KEYS = "Softmax must go over the keys, so that each query hands out one unit: softmax(scores, dim=-1)."
@@ -12,6 +15,17 @@ TRIANGLE = "Query i may see keys 0 ... i: torch.ones(n, n, dtype=torch.bool).tri
 
 MATCH, MIX = "Write query @ key.transpose(-2, -1).", "Write weights @ value."
 
+# How the axes stand -> sentence
+ORDERS = {
+    "tokens first": "Tokens come first: (B, n, h, d), (n, B, d); PyTorch's function wants them last but one.",
+    "features last but one": "Features stand before tokens, (B, d, n); PyTorch's function wants them last.",
+}
+# What is returned beside the output -> sentence
+RETURNED = {
+    "returned weights are transposed": "The weights that are returned have rows and columns exchanged.",
+    "scores returned as weights": "The scores are returned beside the output, not the weights.",
+    "returned weights are a mean over heads": "The weights that are returned are averaged over the heads.",
+}
 # Value of a switch -> short name, sentence, and what to change, where it is not what CURES says
 DIVIDED = {  # by what else than sqrt(d_k)
     "sqrt(d_model)": ("scale sqrt(d_model)", "the root of the whole width, not of one head's"),
@@ -72,6 +86,7 @@ ROLES = {
         "The weights mix the queries; the value is not used.",
         MIX,
     ),
+    "query and value swapped": ("query and value swapped", "Query and value have changed places.", MIX),
     "value for key": ("key replaced by value", "The query is compared with the values; the key is not used."),
     "query for key": ("key replaced by query", "The query is compared with itself; the key is not used."),
     "key for query": ("query replaced by key", "The key is compared with itself; the query is not used."),
@@ -116,11 +131,30 @@ AXES = {
 POLARITY = {
     "hide": (
         "mask polarity inverted",
-        "True hides a key here; in PyTorch's own attention function True means: may be seen.",
-        'Invert the mask, or say diagnose(..., mask="hide") if True is meant to hide.',
+        "The mask is read the other way round than it was given.",
+        'Invert the mask, or say what True is meant to say: diagnose(..., mask="keep") or mask="hide".',
     )
 }
+# Polarity: how the mask was given -> what was found
+ASKED = {
+    "keep": "Asked with True = may be seen, it hides the keys that are marked True and sees the others.",
+    "keep as 0 and 1": "Asked with 1 = may be seen, it hides the keys that are marked 1 and sees the others.",
+    "hide": "Asked with True = hidden, it sees the keys that are marked True and hides the others.",
+    "added": "Asked with minus infinity on hidden keys, it sees these and hides the others.",
+}
+BENDS = {
+    "negated": ("scores negated", "The scores have the other sign: what fits least gets most.", MATCH),
+    "absolute": ("scores without sign", "The scores' absolute values are shared out.", MATCH),
+    "relu": (
+        "scores clipped at 0",
+        "Scores below 0 become 0 before softmax: they cannot be told apart.",
+        MATCH,
+    ),
+    "tanh": ("scores squashed", "tanh is taken of the scores before softmax: none is beyond 1.", MATCH),
+    "floor": ("scores rounded", "The scores are rounded to whole numbers: // where / belongs?", ROOT),
+}
 FAULTS = {
+    "bend": BENDS,
     "scale": SCALE,
     "softmax": SOFTMAX,
     "roles": ROLES,
@@ -134,6 +168,10 @@ ALWAYS = ("always causal", "The function is causal without being asked: no query
 CONVENTIONS = {
     ("always", "right"): ALWAYS,
     ("always", "bottom-right"): ALWAYS,
+    ("softmax", "one more"): (
+        "one more in the denominator",
+        "1 is added to the sum of exp: rows sum to less than 1. (softmax1 does so on purpose.)",
+    ),
     ("causal", "bottom-right"): (
         "causal aligned bottom-right",
         "With n_q != n_k the causal triangle ends bottom-right; PyTorch's starts top-left.",
@@ -150,11 +188,15 @@ FILLS = {
     "zero": NEAR_ZERO,
     "the smallest positive number": NEAR_ZERO,
     "plus infinity": ("{} fill plus infinity", "The {} fills with PLUS infinity: NaN."),
+    "plus a billion": ("{} fill positive", "The {} fills with a large number: hidden keys get all."),
     "added as 0 and 1": (
         "{} added as 0/1",
         "The mask is added to the scores as 0 and 1: hidden keys stay visible, seen ones gain a factor e.",
     ),
 }
+
+
+LOW = {"a billion subtracted": -1e9, "minus ten added": -10.0, "minus ten thousand added": -1e4}
 
 
 def finding(switch: str, value: str) -> Finding:
@@ -166,6 +208,8 @@ def finding(switch: str, value: str) -> Finding:
     if value in FAULTS.get(switch, {}):
         kind, sentence, *cure = FAULTS[switch][value]
         return Finding(kind, FAULT, sentence, *(cure or [CURES[switch]]))
+    if switch == "bend":
+        return clipped(float(value))
     if switch == "scale":
         sentence = f"The scores are multiplied by {float(value):.4g}, where 1 / sqrt(d_k) belongs."
         return Finding("scale wrong", FAULT, sentence, ROOT)
@@ -179,23 +223,49 @@ def finding(switch: str, value: str) -> Finding:
     if value in FILLS:
         kind, sentence = (text.format(what) for text in FILLS[value])
         return Finding(kind, FAULT, sentence, FILL)
-    if value in ("-1000000000", "a billion subtracted"):
-        sentence = f"The {what} fills with a very low finite number."
-        return Finding(f"finite fill of the {what}", CONVENTION, sentence)
-    number = {"minus ten added": "-10", "minus ten thousand added": "-10000"}.get(value, value)
-    sentence = (
-        f"The {what} fills with {float(number):g}: real scores can be lower, and then hidden keys are seen."
-    )
+    number = LOW.get(value) or float(value)
+    if number < -100:
+        limit = "" if number < -9000 else ": enough unless scores are that large"
+        by = "a very low finite number" if number < -1e8 else f"{number:g}"
+        return Finding(f"finite fill of the {what}", CONVENTION, f"The {what} fills with {by}{limit}.")
+    sentence = f"The {what} fills with {number:g}: real scores can be lower, and then hidden keys are seen."
     return Finding(f"{what} fill too weak", FAULT, sentence, FILL)
 
 
-def constant_scale(scale: float) -> Finding:
-    """A number that does not follow the width of the heads."""
-    sentence = (
-        f"The scores are multiplied by {scale:.4g}, whatever the width of a head: right only where that is "
-        f"{scale**-2:.4g} features wide."
-    )
-    return Finding("scale is a constant", NOT_SEPARABLE, sentence, ROOT)
+def measured_scale(found: Finding, factors: list[float], sizes: list[tuple[int, int]]) -> Finding:
+    """A scale measured at two sizes, each a width of a head and a number of sequences."""
+    (here, there), ((d, batch), (d_there, batch_there)) = factors, sizes
+
+    def alike(a: float, b: float) -> bool:
+        return math.isclose(a, b, rel_tol=1e-3)
+
+    if alike(here, there):
+        sentence = (
+            f"The scores are multiplied by {here:.4g}, whatever the width of a head: right only where that "
+            f"is {here**-2:.4g} features wide."
+        )
+        return replace(found, kind="scale is a constant", verdict=NOT_SEPARABLE, sentence=sentence)
+    if alike(here * d**0.5, there * d_there**0.5):
+        said = f"{here * d**0.5:.4g} / sqrt(d_k), where 1 / sqrt(d_k) belongs"
+    elif alike(here**-2, batch) and alike(there**-2, batch_there):
+        said = "1 / sqrt(B), by the number of sequences: len(query) or shape[0] where shape[-1] belongs"
+    else:
+        said = f"{here:.4g} for d_k = {d} and {there:.4g} for d_k = {d_there}, where 1 / sqrt(d_k) belongs"
+    return replace(found, sentence=f"The scores are multiplied by {said}.")
+
+
+def clipped(limit: float) -> Finding:
+    """Clipping far from usual scores is done on purpose (Gemma squashes at 30 and 50)."""
+    sentence = f"The scores are clipped, or squashed, at {limit:.3g}: beyond, they cannot be told apart."
+    cure = "Softmax needs no clipping: it subtracts the largest score."
+    return Finding("scores clipped", CONVENTION if limit > 2 else FAULT, sentence, cure)
+
+
+def transposed(found: Finding) -> Finding:
+    """The same as a mask on query rows, where it is taken with as many rows as columns."""
+    sentence = "Rows and columns of the mask are exchanged: what is hidden from i is hidden as i."
+    cure = "Use the mask as it comes: row i says which keys query i may see. No transpose."
+    return replace(found, kind="mask transposed", sentence=sentence, cure=cure)
 
 
 def hiding(found: Finding) -> Finding:
