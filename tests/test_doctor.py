@@ -69,6 +69,38 @@ def test_the_courses_and_pytorchs_own_are_told_apart_and_not_blamed(thing, kind)
     assert report.seconds < 10
 
 
+def jadore(n_position, d_hid, padding_idx=None):
+    return sinusoidal_positions(n_position, d_hid)
+
+
+@pytest.mark.parametrize(
+    ("function", "kind"),
+    [
+        (lambda T, C: sinusoidal_positions(T, C), "positions"),
+        (lambda num_tokens, features: sinusoidal_positions(num_tokens, features), "positions"),
+        (jadore, "positions"),
+        (lambda q, k: (q, k), "positions"),
+        (lambda n_heads, seq_len: torch.rand(n_heads, seq_len, seq_len), "mask"),
+        (lambda batch, length: torch.ones(batch, 1, length, length), "mask"),
+        (lambda data: (data != 0)[:, None], "mask"),
+        (lambda h_q, h_k, h_v, padding_mask=None: h_v, "attention"),
+        (lambda q, k, v, d_k, mask=None: v, "attention"),
+        (lambda q, k, v, left: v, "local"),
+    ],
+)
+def test_the_kind_is_told_by_what_comes_back(function, kind):
+    assert species(function) == kind
+
+
+def test_the_headline_says_what_was_not_examined():
+    assert "could not be judged" in diagnose(lambda n: torch.rand(n, n)).verdict
+    assert "could not be examined" in diagnose(nn.LayerNorm(16), "positions").verdict
+    second = diagnose(lambda q, k, v: (scaled_first(q, k, v), scaled_first(q, k, v) ** 2))
+    assert "nothing wrong found in what could be examined" in second.verdict
+    wrap = diagnose(lambda config: config.n, "mask")
+    assert "f(n), f(lengths, n) or f(ids) -> mask" in str(wrap) and "kind=" in str(wrap)
+
+
 def test_the_kind_can_be_told_and_a_wrong_one_is_named():
     assert diagnose(make(scale="none"), kind="attention").kinds == ("scale missing",)
     with pytest.raises(ValueError, match=r"kind must be one of attention, .* not 'x'"):

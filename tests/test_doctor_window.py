@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -157,7 +158,7 @@ def test_code_that_fails_for_some_sizes():
         return local_attention(q, k, v, window)
 
     assert "length must be a multiple of the window" in examine(cuts_blocks).kinds
-    assert examine(fills_like_q).kinds == ("d_v must equal d_k",)
+    assert named(examine(fills_like_q)) == {"d_v must equal d_k"}
     assert named(examine(loops)) == {"short input crashes"}
 
 
@@ -287,4 +288,62 @@ def test_patients_that_do_not_answer():
 
     report = examine(raises)
     assert report.kinds == ("crashes",) and "lost" in report.verdict
-    assert "no argument for the window" in examine(lambda q, k, v: q).not_tried[0]
+    assert "no argument for the window" in str(examine(lambda q, k, v: q))
+
+
+def seen_by(rule, then=lambda weights: weights, value=lambda k, v: v):
+    def attention(q, k, v, span):
+        at = torch.arange(q.shape[-2])
+        scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+        hidden = ~rule(at[:, None], at, span)
+        return then(scores.masked_fill(hidden, -torch.inf)) @ value(k, v)
+
+    return attention
+
+
+def near(i, j, w):
+    return (i - j).abs() <= w
+
+
+def softmax(scores):
+    return scores.softmax(-1)
+
+
+@pytest.mark.parametrize(
+    ("patient", "kinds"),
+    [
+        (seen_by(near, softmax), ()),
+        (seen_by(lambda i, j, w: (j <= i) & (i // w - j // w <= 1), softmax), ()),
+        (seen_by(lambda i, j, w: ~near(i, j, w), softmax), ("window inverted", "not finite")),
+        (seen_by(lambda i, j, w: (j <= i + 1) & (i - j <= w), softmax), ("sees one token ahead",)),
+        (seen_by(lambda i, j, w: (j <= i) & (i - j < w), lambda s: s.softmax(-2)), ("softmax over queries",)),
+        (seen_by(near, softmax, lambda k, v: k), ("value not used",)),
+        (seen_by(near, lambda s: softmax(s).detach()), ("weights detached",)),
+        (seen_by(near, lambda s: softmax(softmax(s))), ("softmax twice",)),
+    ],
+)
+def test_what_others_were_seen_to_write(patient, kinds):
+    assert examine(patient).kinds == kinds
+
+
+def test_keys_that_are_counted_twice_at_the_ends():
+    def clamped(q, k, v, window):
+        at = torch.arange(q.shape[-2])[:, None] + torch.arange(-window, window + 1)
+        at = at.clamp(0, q.shape[-2] - 1)
+        scores = (q.unsqueeze(-2) * k[..., at, :]).sum(-1) / math.sqrt(q.shape[-1])
+        return (scores.softmax(-1).unsqueeze(-1) * v[..., at, :]).sum(-2)
+
+    assert examine(clamped).kinds == ("keys counted several times",)
+
+
+def test_arrays_like_the_value_are_a_convention():
+    def in_numpy(q, k, v, window):
+        q, out = q.astype(q.dtype), np.zeros_like(v)
+        for i in range(len(q)):
+            near = slice(max(0, i - window), i + window + 1)
+            exps = np.exp(q[i] @ k[near].T / np.sqrt(q.shape[-1]))
+            out[i] = exps / exps.sum() @ v[near]
+        return out
+
+    report = examine(in_numpy)
+    assert not report.faults and "integer input is rounded" in named(report)

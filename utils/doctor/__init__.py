@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from utils.doctor.call import Trouble, call
-from utils.doctor.functions.adapt import is_role
 from utils.doctor.functions.examine import examine as examine_function
+from utils.doctor.kinds import WIDTH, kind_of
 from utils.doctor.masks.examine import examine as examine_mask
 from utils.doctor.modules.examine import examine as examine_module
 from utils.doctor.modules.weights import hidden_modules
@@ -38,10 +38,7 @@ EXAMINERS: dict[str, Callable[..., Report]] = {
     "local": examine_window,
     "mask": examine_mask,
 }
-WINDOW = r"window|radius|^w$|local|neighbou?rs"
 HEADS = r"^h$|heads?$|^n_?h"
-WIDTH = r"d_model|dim|depth|emb|width|hid|channels|^d$|base"
-LENGTH = r"^n$|n_q|n_k|len|size|seq|ids|tokens|pad|max"
 
 
 def diagnose(thing: Any, kind: str | None = None, **options: Any) -> Report:
@@ -126,24 +123,7 @@ def species(thing: Any) -> str:
         raise TypeError(f"{type(thing).__name__} can be neither called nor read as a table of positions")
     if isinstance(thing, nn.Module):
         return _module(thing)
-    try:
-        parameters = inspect.signature(thing).parameters.values()
-    except (TypeError, ValueError):  # a builtin
-        return "attention"
-    names = [p.name.lower() for p in parameters]
-    needed = [
-        p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
-    ]
-    if len(names) >= 3 and any(is_role(name) for name in names):
-        return "local" if any(re.search(WINDOW, name) for name in names) else "attention"
-    if len(needed) >= 3 and not any(re.search(LENGTH, name) for name in names):
-        return "local" if any(re.search(WINDOW, name) for name in names) else "attention"
-    if any("pad" in name or "mask" in name for name in names):
-        return "mask"
-    title = getattr(thing, "__name__", "").lower()
-    if any(re.search(WIDTH, name) for name in names) or names[:1] == ["x"] or re.search("posit|sinus", title):
-        return "positions"
-    return "mask"
+    return kind_of(thing)
 
 
 def _module(thing: nn.Module) -> str:

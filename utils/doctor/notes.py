@@ -21,6 +21,14 @@ OTHER_KIND = re.compile(
 )
 
 
+EXPECTED = {  # of each species
+    "attention function": "f(query, key, value) -> output",
+    "local attention": "f(query, key, value, window) -> output",
+    "position encoding": "f(n, d) -> table, or f(x) -> x + code",
+    "mask builder": "f(n), f(lengths, n) or f(ids) -> mask",
+}
+
+
 @dataclass
 class Notes:
     """Findings, one of each kind, and what was and was not examined.
@@ -89,6 +97,16 @@ def _what(value: Any) -> str:
     return repr(value)
 
 
+def _unclear(trouble: Trouble, species: str) -> Finding:
+    """Nothing can be said of it: it is of another kind, or was not called as it wants to be."""
+    if isinstance(trouble, Unfit):
+        return Finding("not examined", NOT_SEPARABLE, f"{str(trouble)[:1].upper()}{str(trouble)[1:]}.")
+    asked = f" Called with: {_how(trouble.__cause__)}." if trouble.__cause__ is not None else ""
+    sentence = f"No way of calling it that was tried gives what is examined here: {trouble}.{asked}"
+    cure = f"Wrap it as {EXPECTED.get(species, 'what is examined here')}, or say kind= if it is another."
+    return Finding("does not run", NOT_SEPARABLE, sentence, cure)
+
+
 def written(notes: Notes, name: str, species: str, examine: Callable[[], None]) -> Report:
     """The report after `examine` has filled the notes; a patient that does not answer is a finding too.
 
@@ -102,10 +120,7 @@ def written(notes: Notes, name: str, species: str, examine: Callable[[], None]) 
         notes.fault("hangs", f"It {trouble}.", "Look for a loop without an end.")
     except Trouble as trouble:
         if isinstance(trouble, Unfit) or (not notes.certain and _not_blamed(trouble.__cause__)):
-            asked = f" Called with: {_how(trouble.__cause__)}." if trouble.__cause__ is not None else ""
-            sentence = f"No way of calling it that was tried gives what is examined here: {trouble}.{asked}"
-            cure = "Wrap it, so that it takes and returns what is examined here."
-            notes.add(Finding("does not run", NOT_SEPARABLE, sentence, cure))
+            notes.add(_unclear(trouble, species))
             notes.not_tried.append("anything that needs an answer")
         elif trouble.__cause__ is not None:  # the patient's own error
             notes.fault("crashes", f"No input gave a result: {trouble}.")

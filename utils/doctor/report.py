@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 FAULT, CONVENTION, NOT_SEPARABLE = "fault", "convention", "not separable"
+# How it begins if nothing, or an important part, was not examined
+WHOLE, PART = ("anything", "the code"), ("the mask", "another result")
 # Findings that say: nothing was found out
 UNCLEAR = ("does not run", "not recognised", "no sinusoidal table", "not examined")
 # Findings that say: a part was not found out; or ask; they are the headline where nothing is wrong otherwise
@@ -94,9 +96,18 @@ class Report:
         if not self.faults:
             unclear = [f for f in self.findings if f.kind in UNCLEAR]
             partly = [f for f in self.findings if f.kind in PARTLY]
+            whole, part = (
+                [why for why in self.not_tried if why.startswith(starts)] for starts in (WHOLE, PART)
+            )
             if unclear:
                 return f"{head}: could not be judged. {unclear[0].sentence}"
-            return f"{head}: no fault found{' so far. ' + partly[0].sentence if partly else '.'}"
+            if whole:
+                return f"{head}: could not be examined: {whole[0]}."
+            if partly:
+                return f"{head}: no fault found so far. {partly[0].sentence}"
+            if part:
+                return f"{head}: nothing wrong found in what could be examined."
+            return f"{head}: no fault found."
         if len(self.faults) == 1:
             return f"{head}: {self.faults[0].sentence}"
         return f"{head}: {len(self.faults)} faults: {'; '.join(self.kinds)}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator
@@ -145,6 +146,7 @@ def without_dropout(function: Callable) -> Callable:
 
     own = F.scaled_dot_product_attention
 
+    @functools.wraps(getattr(function, "forward", function), updated=())
     def quiet(*args: object, **kwargs: object) -> object:
         before = F.dropout, torch.dropout
         F.dropout = torch.dropout = off

@@ -21,18 +21,15 @@ def causal(case: MaskNotes, patient: Callable) -> None:
     guess = reading = None
     for n in (5, 8, 2, 1):
         loose, given = sizes(patient, n)
-        mask = array(caller.call(patient, *loose, **given))
+        mask = _one_of_a_batch(case, array(caller.call(patient, *loose, **given)), n)
         if tuple(s for s in mask.shape if s != 1) != ((n, n) if n > 1 else ()):
             sentence = f"n={n} gives {mask.shape} instead of ({n}, {n})."
             case.fault("wrong shape", sentence, "torch.ones(n, n).")
             return
-        if mask.ndim > 2:
-            sentence = f"The mask has the shape {mask.shape}, with axes for batch and heads."
-            case.convention("extra axes", sentence)
         if n >= 5:  # smaller ones look alike
             marks = read(case, mask.reshape(n, n))
             guess, reading = line_up(case, marks, _causal_guesses(n), f"n = {n}")
-        elif n == 1 and guess is not None and not guess.kind and (mask.item() != 0) == (reading == "hide"):
+        elif n == 1 and guess and not guess.kind and (_marked(mask).item() == (reading == "hide")):
             case.fault("single token hidden", "With n=1 the only token may not see itself.")
     if guess is None:
         # prefixes, blocks, strides, documents ...: which of them was meant, nobody but the author knows
@@ -44,7 +41,51 @@ def causal(case: MaskNotes, patient: Callable) -> None:
         case.add(Finding("a pattern of its own", NOT_SEPARABLE, sentence, cure))
     elif not guess.kind:
         case.tried.append("n = 1, 2, 5 and 8 against the triangle j <= i")
+    _two_windows(case, patient)
     _two_sizes(case, patient)
+
+
+def _one_of_a_batch(case: MaskNotes, mask: np.ndarray, n: int) -> np.ndarray:
+    """(n, n) out of (..., n, n) where all are alike, as some take a number of sequences too."""
+    if mask.ndim > 2:
+        sentence = f"The mask has the shape {mask.shape}, with axes for batch and heads."
+        case.convention("extra axes", sentence)
+    rows = mask.reshape(-1, n, n) if mask.ndim > 2 and mask.shape[-2:] == (n, n) else mask[None]
+    return (
+        rows[0]
+        if np.array_equal(rows, np.repeat(rows[:1], len(rows), 0), equal_nan=rows.dtype.kind == "f")
+        else mask
+    )
+
+
+def _marked(mask: np.ndarray) -> np.ndarray:
+    """Which entries are marked; 0 times infinity was noted before."""
+    return np.nan_to_num(mask) != 0
+
+
+def _two_windows(case: MaskNotes, patient: Callable) -> None:
+    """For windows of 2 and 4: how far do they reach back and ahead?"""
+    loose, given = sizes(patient, 9)
+    window = next((name for name in given if name.lower() in SMALL_NAMES), None)
+    if window is None:
+        return
+    backs, aheads = [], []
+    for w in (2, 4):
+        marked = _marked(_one_of_a_batch(case, array(caller.call(patient, *loose, **given | {window: w})), 9))
+        seen = np.flatnonzero((marked if not marked[0, -1] else ~marked)[4])
+        backs.append(4 - int(seen.min(initial=4)))
+        aheads.append(int(seen.max(initial=4)) - 4)
+    proof = (
+        f"{window}=2 and {window}=4 reach {backs[0]} and {backs[1]} back, {aheads[0]} and {aheads[1]} ahead"
+    )
+    if backs[0] < backs[1] and aheads == [1, 1]:
+        case.drop("hides what is far", "a pattern of its own")
+        sentence = "Token i sees token i + 1, whatever the window: it should look back only."
+        case.fault("sees one token ahead", sentence, "Add the condition j <= i.", proof)
+    elif backs[0] < backs[1] and [a + 1 for a in aheads] == backs and aheads[0]:
+        case.drop("hides what is far", "a pattern of its own")
+        sentence = "The window reaches one token less far ahead than back."
+        case.fault("sides differ", sentence, "A slice or range excludes its end: i + window + 1.", proof)
 
 
 def sizes(patient: Callable, n: int) -> tuple[list[int], dict[str, Any]]:
@@ -52,6 +93,8 @@ def sizes(patient: Callable, n: int) -> tuple[list[int], dict[str, Any]]:
     names = [p.name for p in parameters(patient)]
     given = {name: 2 for name in names if name.lower() in SMALL_NAMES} | known(patient, (1, n))
     lengths = [name for name in required(patient) if name not in given]
+    if given and not lengths and len(required(patient)) == 1 and required(patient)[0].lower() in SMALL_NAMES:
+        return [n], {}  # block_size, say, is the only size
     if given and not lengths and not required(patient):
         lengths = [name for name in names if name not in given][:1]
     first = [name for name in given if name in required(patient)]

@@ -6,13 +6,17 @@ compared with what mask builders are known to produce, in both readings: marked 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import Any
+
+import torch
 
 from utils.doctor import call as caller
 from utils.doctor.call import Hangs, Trouble, named, required
 from utils.doctor.masks.causal import causal, sizes
 from utils.doctor.masks.names import ID_NAMES, LENGTH_NAMES, PAD_NAMES, SIZE_NAMES, SMALL_NAMES
-from utils.doctor.masks.padding import mask_name, padding
+from utils.doctor.masks.padding import mask_name, padding, padding_input
 from utils.doctor.masks.values import MaskNotes, array
 from utils.doctor.notes import written
 from utils.doctor.report import Report
@@ -34,25 +38,35 @@ def examine(
     notes = MaskNotes(means=means)
 
     def look() -> None:
-        (causal if (species or _kind_of(patient)) == "causal" else padding)(notes, patient)
+        kind, ask = _kind_of(patient) if species is None else (species, patient)
+        (causal if kind == "causal" else padding)(notes, ask)
 
     return written(notes, name, "mask builder", look)
 
 
-def _kind_of(patient: Callable) -> str:
-    """By the names of its arguments, or by what it accepts."""
-    if named(patient, LENGTH_NAMES) or named(patient, PAD_NAMES) or mask_name(patient):
-        return "padding"
-    if named(patient, [*SIZE_NAMES, *SMALL_NAMES]) and not named(patient, ID_NAMES):
-        return "causal"
-    if any(name.lower().endswith("shape") for name in required(patient)):
-        return "causal"
-    try:
-        loose, given = sizes(patient, 5)
-        if array(caller.call(patient, *loose, **given)).size >= 25:
-            return "causal"
-    except Hangs:
-        raise
-    except Trouble:
-        pass
-    return "padding"
+def _kind_of(patient: Callable) -> tuple[str, Callable]:
+    """What kind of mask, by what it accepts or else by the names of its arguments; and the way to ask."""
+
+    def by_tensor(n: int) -> Any:
+        return patient(torch.zeros(n, n, 4))  # a mask as large as a tensor's first axes
+
+    ways = [("causal", patient), ("padding", patient), ("causal", by_tensor)]
+    names = {name.lower() for name in required(patient)}
+    if mask_name(patient) or names & {*ID_NAMES, *LENGTH_NAMES, *PAD_NAMES}:
+        ways = ways[1:2]
+    elif names and names <= {*SIZE_NAMES, *SMALL_NAMES}:
+        ways = ways[:1]
+    for kind, ask in ways:
+        try:
+            loose, given = sizes(ask, 5) if kind == "causal" else ([], {})
+            found = padding_input(ask)[1](0) if kind == "padding" else caller.call(ask, *loose, **given)
+            shape = [s for s in array(found).shape if s != 1]
+            if shape[-2:] == [5, 5] or (kind == "padding" and math.prod(shape) >= 15):
+                return kind, ask
+        except Hangs:
+            raise
+        except Trouble:
+            continue
+    sized = named(patient, [*SIZE_NAMES, *SMALL_NAMES]) and not named(patient, [*ID_NAMES, *LENGTH_NAMES])
+    sized = sized or any(name.lower().endswith("shape") for name in required(patient))
+    return ("causal" if sized and not named(patient, PAD_NAMES) else "padding"), patient

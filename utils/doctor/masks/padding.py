@@ -22,8 +22,10 @@ LENGTHS = (2, 5, 3)
 
 def padding(case: MaskNotes, patient: Callable) -> None:
     """Examine f(lengths, n) or f(ids, pad_id)."""
-    real, ask, takes_pad = _padding_input(case, patient)
+    real, ask, takes_pad = padding_input(patient, case.means)
     mask = array(ask(0))
+    if not takes_pad and mask.min() == mask.max():
+        mask = _own_pad(case, ask, mask)
     found = _judged(case, mask, real)
     if takes_pad and found:
         _other_pad(case, ask, mask)
@@ -71,37 +73,60 @@ def _known(patient: Callable) -> dict[str, Any]:
     return heads | known(patient, (3, 5))
 
 
-Answer = Callable[[int], Any]
+Answer = Callable[..., Any]
 
 
-def _padding_input(case: MaskNotes, patient: Callable) -> tuple[np.ndarray, Answer, bool]:
+def padding_input(patient: Callable, means: str | None = None) -> tuple[np.ndarray, Answer, bool]:
     """Which tokens are real (3, 5); pad_id -> mask, whatever the arguments' names; is there a pad_id?"""
     real = np.arange(5)[None, :] < np.array(LENGTHS)[:, None]
     if mask_name(patient):
-        return real, _from_mask(case, patient, real), False
-    by_length, pad, size = (named(patient, names) for names in (LENGTH_NAMES, PAD_NAMES, SIZE_NAMES))
+        return real, _from_mask(means, patient, real), False
+    by_length, pad = (named(patient, names) for names in (LENGTH_NAMES, PAD_NAMES))
+    size = next((name for name in required(patient)[1:] if name.lower() in SIZE_NAMES), None)
     extra = _known(patient)
     twins = [name for name in required(patient) if name.lower() in ID_NAMES][1:]  # queries' and keys' tokens
     needed = len([r for r in required(patient) if r not in extra and r not in twins])
 
-    def with_lengths(pad_id: int) -> Any:
+    def with_lengths(pad_id: int, kind: Callable) -> Any:
         loose = [] if size or needed < 2 else [5]
         rest = {size: 5} if size else {}
-        return caller.call(patient, torch.tensor(LENGTHS), *loose, **rest, **extra)
+        return caller.call(patient, kind(LENGTHS), *loose, **rest, **extra)
 
-    def with_ids(pad_id: int) -> Any:
-        ids = torch.where(torch.as_tensor(real), torch.arange(3, 18).reshape(3, 5), torch.tensor(pad_id))
+    def with_ids(pad_id: int, kind: Callable) -> Any:
+        ids = kind(np.where(real, np.arange(3, 18).reshape(3, 5), pad_id))
         loose = [] if pad or needed < 2 else [pad_id]
         rest = {pad: pad_id} if pad else {}
         return caller.call(patient, ids, *loose, **rest, **{name: ids for name in twins}, **extra)
 
-    ways = [] if pad or named(patient, ID_NAMES) else [with_lengths]
-    ways += [] if by_length else [with_ids]
-    ask, _ = first_answer(ways, lambda way: array(way(0)))
-    return real, ask, ask is with_ids and bool(pad or needed > 1)
+    def enough(way: tuple[Answer, Callable]) -> None:
+        shape = array(way[0](0, way[1])).shape
+        if math.prod(shape) < real.size:
+            raise Trouble(f"returns the shape {shape} for 3 sequences of 5 tokens")
+
+    inputs = [] if pad or named(patient, ID_NAMES) else [with_lengths]
+    inputs += [] if by_length else [with_ids]
+    ways = list(itertools.product(inputs, (torch.as_tensor, np.asarray)))
+    try:
+        (ask, kind), _ = first_answer(ways, enough)
+    except (Hangs, Unfit):
+        raise
+    except Trouble:
+        (ask, kind), _ = first_answer(ways, lambda way: array(way[0](0, way[1])))
+    return real, lambda pad_id: ask(pad_id, kind), ask is with_ids and bool(pad or needed > 1)
 
 
-def _from_mask(case: MaskNotes, patient: Callable, real: np.ndarray) -> Answer:
+def _own_pad(case: MaskNotes, ask: Answer, mask: np.ndarray) -> np.ndarray:
+    """Another id may stand for padding in code that is not told it."""
+    for pad in (1, 2):
+        other = array(ask(pad))
+        if other.min() != other.max():
+            sentence = f"The id {pad} is hidden as padding; 0 counts as a token."
+            case.convention("padding is another id", sentence)
+            return other
+    return mask
+
+
+def _from_mask(means: str | None, patient: Callable, real: np.ndarray) -> Answer:
     """The patient's answer to a mask of real tokens, in the dtype that it turns into a mask best.
 
     An argument whose name speaks of padding may want the padding marked instead, as in PyTorch.
@@ -126,7 +151,7 @@ def _from_mask(case: MaskNotes, patient: Callable, real: np.ndarray) -> Answer:
             return caller.call(patient, **{name: torch.as_tensor(marked).to(dtype)}, **given)
 
         try:
-            scratch = MaskNotes(means=case.means)
+            scratch = MaskNotes(means=means)
             _judged(scratch, array(ask(0)), real)
         except (Hangs, Unfit):
             raise

@@ -58,6 +58,10 @@ def array(value: Any) -> np.ndarray:
     value = np.asarray(value)
     if value.dtype.kind not in "biuf" or not value.ndim or not value.size:
         raise Trouble("returns no array of numbers")
+    if len(np.unique(value)) > 4:
+        raise Unfit(
+            "it returns many different numbers, a bias to be added to scores (ALiBi, distances), no mask"
+        )
     return value
 
 
@@ -72,6 +76,10 @@ def read(case: MaskNotes, mask: np.ndarray) -> Marks:
         case.fault("not finite", sentence, "torch.zeros(...).masked_fill(hidden, float('-inf')).")
         wide[nans] = 0.0
     values = set(np.unique(wide).tolist())
+    if len(values) > 4:
+        raise Unfit(
+            f"its {len(values)} different numbers are a bias to be added to scores (ALiBi, distances)"
+        )
     if values <= {0.0, 1.0}:
         sentence = f"The mask holds 0 and 1 as {mask.dtype}: added to scores it would hide nothing."
         case.convention("zeros and ones", sentence, "mask.bool(), and masked_fill where it is used.")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from utils.doctor.call import Trouble, named, numbers, required
+from utils.doctor.call import Trouble, Unfit, named, numbers, required
 from utils.doctor.notes import written
 from utils.doctor.positions import patients
 from utils.doctor.positions.habits import LONG
@@ -59,6 +59,10 @@ def _route(case: TableNotes, patient: Any, d_model: int | None) -> None:
 
 def _callable(case: TableNotes, patient: Callable, d_model: int | None) -> None:
     wants = required(patient)
+    if patients.turns(patient):
+        raise Unfit(
+            "it turns what it is given, by another angle at each position: rotary encodings are not examined"
+        )
     takes_x = named(patient, patients.INPUTS) is not None
     makes = named(patient, patients.LENGTHS) and named(patient, patients.WIDTHS)
     if isinstance(patient, nn.Module) or (not makes and (takes_x or len(wants) == 1)):

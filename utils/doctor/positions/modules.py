@@ -29,6 +29,11 @@ from utils.doctor.report import NOT_SEPARABLE, Finding
 
 def module(case: TableNotes, patient: Callable, d_model: int | None) -> None:
     """Examine x -> x + code: how x is taken, what is added to it, and what else happens."""
+    twin = patients.opened(patient)
+    if twin is not None:
+        sentence = "The code has a learned factor that starts at 0: examined with 1 instead."
+        case.convention("factor starts at 0", sentence)
+        patient = twin
     try:
         f = patients.adder(patient, d_model)
     except Trouble as trouble:
@@ -60,6 +65,7 @@ def module(case: TableNotes, patient: Callable, d_model: int | None) -> None:
     slope = _slope(case, y - at_zero, x.numpy(), f)
     if slope is None:
         return
+    _by_length(case, f, slope)
     later_calls(case, f, at_zero)
     table = _read(case, f, at_zero)
     code = table_or_learned(case, [table], f.eps, _trains(patient, f.width))
@@ -196,6 +202,19 @@ def _slope(case: TableNotes, moved: np.ndarray, x: np.ndarray, f: patients.Adder
     return None
 
 
+def _by_length(case: TableNotes, f: patients.Adder, slope: float) -> None:
+    """Is x multiplied by another number in a longer sequence?"""
+    try:
+        ones = f(torch.ones(1, 11, f.width)) - f(f.zeros(11))
+    except Trouble:
+        return
+    longer = float(np.median(ones[..., : f.width]))
+    if math.isclose(longer, slope, rel_tol=0.05, abs_tol=0.05):
+        return
+    sentence = f"x comes out with the factor {slope:.4g} in a sequence of 7, and {longer:.4g} in one of 11."
+    case.fault("input scaled by the length", sentence, "Scale by the width: x * math.sqrt(x.shape[-1]).")
+
+
 def _read(case: TableNotes, f: patients.Adder, at_zero: np.ndarray) -> np.ndarray:
     """The table, as long as it can be had; from several lengths if each adds a single row of it."""
     probe = at_zero[0]
@@ -247,8 +266,9 @@ def _factors(case: TableNotes, slope: float, code: Code | None, width: int) -> N
     elif math.isclose(slope, math.sqrt(width)):
         sentence = f"x is multiplied by sqrt(d_model) = {slope:.4g} before adding."
         case.convention("input scaled first", sentence)
-    else:
-        case.convention("input scaled", f"x comes out with the factor {slope:.4g}.")
+    elif not case.has("input scaled by the length"):
+        root = " = 1 / sqrt(d_model), where the paper multiplies" if math.isclose(slope, width**-0.5) else ""
+        case.convention("input scaled", f"x comes out with the factor {slope:.4g}{root}.")
 
 
 def _trains(patient: Callable, width: int) -> bool:

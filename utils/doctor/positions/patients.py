@@ -115,6 +115,26 @@ def _what(found: np.ndarray | None) -> str:
     return "no array of numbers" if found is None else f"shape {found.shape}"
 
 
+def turns(patient: Callable) -> bool:
+    """Is it a rotary encoding? It leaves zeros and the first token as they are, and changes the others."""
+    needed = len(required(patient))
+    for shape in ((2, 3, 7, 16), (2, 7, 16)):
+        x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+        try:
+            zero, one = (caller.call(copied(patient), *(t,) * needed) for t in (torch.zeros(shape), x))
+        except Hangs:
+            raise
+        except Trouble:
+            continue
+        zero, one = (numbers(y[0] if isinstance(y, tuple) and y else y) for y in (zero, one))
+        if needed not in (1, 2) or one is None or zero is None or one.shape != shape or zero.any():
+            continue
+        kept = np.isclose(one, x.numpy(), atol=1e-5)
+        if kept[..., 0, :].all() and not kept[..., 1:, :].all():
+            return True
+    return False
+
+
 # -- a module that adds it ------------------------------------------------------------------------
 
 
@@ -203,6 +223,17 @@ def copied(patient: Callable) -> Callable:
     return twin.eval() if isinstance(twin, nn.Module) else twin
 
 
+def opened(patient: Callable) -> Callable | None:
+    """A copy with 1 for each learned factor that starts at 0; None where there is none."""
+    shut = [
+        name for name, t in tensors(patient).items() if t.requires_grad and t.numel() == 1 and not t.any()
+    ]
+    twin = copied(patient)
+    for name in shut:
+        tensors(twin)[name].data.fill_(1.0)
+    return twin if shut and twin is not patient else None
+
+
 def _dtype(patient: Callable) -> torch.dtype:
     tensors = [*patient.parameters(), *patient.buffers()] if isinstance(patient, nn.Module) else []
     return next((t.dtype for t in tensors if t.is_floating_point()), torch.float32)
@@ -223,7 +254,7 @@ def _widths(patient: Callable) -> list[int]:
     """Widths to try, the likely ones first."""
     kept = vars(patient) if isinstance(patient, nn.Module) else {}
     said = [v for k, v in kept.items() if k.lower().strip("_") in WIDTHS and isinstance(v, int)]
-    last = [t.shape[-1] for t in tensors(patient).values() if t.ndim]
+    last = [t.shape[-1] for t in tensors(patient).values() if t.ndim and t.shape[-1] > 1]
     return list(dict.fromkeys([*said, *last, *(2 * w for w in last), *COMMON_WIDTHS]))
 
 

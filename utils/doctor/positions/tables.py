@@ -46,6 +46,14 @@ OTHER_RULES: dict[str, tuple[str, Rule]] = {
         "exp(2 * i) * -log(base) / d_model",
         lambda pos, i, slot, base, d: pos * (-np.exp(2.0 * i) * math.log(base) / d),
     ),
+    "degrees": (
+        "pi / 180 * pos / base ** (2 * i / d_model)",
+        lambda pos, i, slot, base, d: pos * (math.pi / 180 * base ** (-2.0 * i / d)),
+    ),
+    "turns": (
+        "2 * pi * pos / base ** (2 * i / d_model)",
+        lambda pos, i, slot, base, d: pos * (2 * math.pi * base ** (-2.0 * i / d)),
+    ),
     "power of position": (
         "(pos / base) ** (2 * i / d_model)",
         lambda pos, i, slot, base, d: (pos / base) ** (2 * i / d),
@@ -131,6 +139,10 @@ def explain(tables: Sequence[np.ndarray], base: float = 10000.0, eps: float = 1e
     base    what the base should be
     eps     precision of the entries
     """
+    power = _by_width(tables)
+    if power:
+        found = explain([table / table.shape[1] ** power for table in tables], base, eps)
+        return found and replace(found, scale=found.scale * tables[0].shape[1] ** power)
     first, paper = tables[0], Code(base=base)
     if all(_fit(paper, table, eps) == paper for table in tables):
         return paper
@@ -147,6 +159,16 @@ def explain(tables: Sequence[np.ndarray], base: float = 10000.0, eps: float = 1e
             if fitted and all(_fit(code, table, eps) for table in tables[1:]):
                 return fitted
     return None
+
+
+def _by_width(tables: Sequence[np.ndarray]) -> float:
+    """The power of d_model that tables of several widths were multiplied by: 0.5, -0.5 or 0."""
+    sizes = [math.sqrt(float((table**2).mean())) for table in tables]
+    for power in (0.5, -0.5):
+        each = [size / table.shape[1] ** power for size, table in zip(sizes, tables, strict=True)]
+        if np.ptp(each) < 1e-3 * max(each) < np.ptp(sizes):
+            return power
+    return 0.0
 
 
 def matching_columns(table: np.ndarray, base: float, eps: float) -> np.ndarray:

@@ -128,6 +128,9 @@ def _rule(code: Code, base: float) -> Said:
         )
         cure = "Divide the exponent by d_model, inside the parentheses."
         yield "exponent not divided by d_model", FAULT, sentence, cure
+    elif code.rule in ("degrees", "turns"):
+        sentence = f"The angle is {OTHER_RULES[code.rule][0]}: the first hand does not turn by 1 a position."
+        yield f"angle in {code.rule}", FAULT, sentence, "Leave the factor out: sin and cos take radians."
     elif code.rule != PLAIN:
         sentence = f"The angle is {OTHER_RULES[code.rule][0]}, as parentheses are missing or misplaced."
         cure = "Write pos / base ** (2 * i / d_model)."
@@ -171,7 +174,8 @@ def _scale(code: Code, d: int) -> Said:
         cure = "The factor sqrt(d_model) belongs to the embedding, before the code is added."
         yield "code scaled", FAULT, sentence, cure
     elif code.scale != 1:
-        yield "code scaled", CONVENTION, f"The code is multiplied by {code.scale:.4g}.", ""
+        root = " = 1 / sqrt(d_model)" if math.isclose(code.scale, d**-0.5, rel_tol=1e-3) else ""
+        yield "code scaled", CONVENTION, f"The code is multiplied by {code.scale:.4g}{root}.", ""
 
 
 def _beginning(table: np.ndarray, base: float) -> tuple[str, tuple[Matrices]]:

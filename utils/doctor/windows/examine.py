@@ -7,11 +7,11 @@ other queries it shows whether the shares are those of a softmax of the scores.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,19 +19,30 @@ import torch
 from torch import Tensor
 
 from utils.doctor import call as caller
-from utils.doctor.call import Hangs, Trouble, first_answer, named, numbers, required
+from utils.doctor.call import Hangs, Trouble, Unfit, first_answer, named, numbers, required
+from utils.doctor.functions.adapt import MASK, NEEDED, is_role
+from utils.doctor.functions.examine import without_dropout
 from utils.doctor.notes import written
 from utils.doctor.report import CONVENTION, FAULT, Finding, Report
 from utils.doctor.windows.notes import Ask, N, WindowNotes
 from utils.doctor.windows.pattern import pattern, seen_in, set_hubs_aside
-from utils.doctor.windows.shares import ignored, outside, shares, sums
+from utils.doctor.windows.shares import ignored, outside, shares, sums, twice
 
 WINDOWS = [
     *("window", "w", "window_size", "sliding_window", "local_window", "left_window", "half_window", "win"),
-    *("size", "radius", "r", "span", "width", "bandwidth", "context", "block_size", "neighbors", "k_size"),
+    *("size", "radius", "r", "span", "width", "band", "bandwidth", "context", "context_size", "block_size"),
+    *("neighbors", "neighbours", "n_neighbors", "k_size", "win_size", "window_length", "left", "half"),
+    *("attention_window", "look_back", "lookback"),
 ]
 QUERIES, KEYS, VALUES = ["q", "query", "queries"], ["k", "key", "keys"], ["v", "value", "values"]
 CAUSAL = ["is_causal", "causal", "autoregressive", "masked", "unidirectional"]
+
+
+def window_of(function: Callable) -> str | None:
+    """The argument that says how far is looked: by its name, or as one more that is needed."""
+    known = "|".join((*NEEDED, MASK, ".*(dropout|causal|mask).*", "train.*"))
+    more = [n for n in required(function)[3:] if not is_role(n) and not re.match(known, n.lower())]
+    return named(function, WINDOWS) or next(iter(more), None)
 
 
 def examine(
@@ -53,12 +64,23 @@ def examine(
 
 
 def _examine(case: WindowNotes, patient: Callable) -> None:
+    case.blocks = bool(re.search("block|chunk", window_of(patient) or ""))
     q = torch.randn(N, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64).float()
     ask, takes_causal = _asker(case, patient, q)
-    first = ask(q, q.flip(0), 3, True)
-    if not np.array_equal(first, ask(q, q.flip(0), 3, True), equal_nan=True):
+
+    def again(ask: Asker) -> bool:
+        return np.array_equal(*(ask(q, q.flip(0), 3, True) for _ in range(2)), equal_nan=True)
+
+    if not again(ask):
         sentence = "The same input gives different outputs."
         case.fault("random on each call", sentence, "No dropout in a function.")
+        ask = replace(ask, patient=without_dropout(patient))
+        if not again(ask):
+            return
+    if not _uses_value(ask, q):
+        case.drop("d_v must equal d_k")
+        sentence = "The output is the same for other values: something else is mixed, the keys perhaps."
+        case.fault("value not used", sentence, "Write weights @ v.")
         return
     modes = (False, True) if takes_causal else (case.causal,)
     readings = {causal: _mode(case, ask, causal) for causal in modes}
@@ -69,6 +91,38 @@ def _examine(case: WindowNotes, patient: Callable) -> None:
         case.fault("window counted in two ways", sentence, "Count neighbours the same way in both modes.")
     _small_inputs(case, ask, modes[-1])
     _integers(case, ask)
+    _gradients(case, ask)
+
+
+def _uses_value(ask: Asker, q: Tensor) -> bool:
+    """Does the output change with v?"""
+    outs = [numbers(ask.call(q, q, q.flip(0) * factor, 3, True)) for factor in (1, 2)]
+    return not np.array_equal(*outs)
+
+
+def _gradients(case: WindowNotes, ask: Asker) -> None:
+    """Do queries, keys and values get a gradient?"""
+    if ask.arrays or case.has("scores without effect"):
+        return
+    generator = torch.Generator().manual_seed(0)
+    given = [torch.randn(N, 4, generator=generator).requires_grad_() for _ in range(3)]
+    try:
+        with torch.enable_grad():
+            out = ask.call(*(t * 1.0 for t in given), 3, True, copies=False)
+            out = out[0] if isinstance(out, tuple) else out
+            if not isinstance(out, Tensor):
+                return
+            squares = out.double().square().sum()
+            found = [None] * 3
+            if squares.requires_grad:
+                found = torch.autograd.grad(squares, given, allow_unused=True)
+    except Trouble:
+        return  # it computes in numpy, say
+    lost = [name for name, g in zip("qkv", found, strict=True) if g is None or not g.any()]
+    if lost:
+        cure = "Look for .detach(), .data, .item() or no_grad() on the way."
+        kind = "weights detached" if lost == ["q", "k"] else "gradient cut"
+        case.fault(kind, f"No gradient reaches {' and '.join(lost)}: nothing before can learn.", cure)
 
 
 @dataclass(frozen=True)
@@ -104,7 +158,7 @@ class Asker:
         inputs = [t.reshape(*[1] * self.axes, *t.shape) for t in (q, k, v)]
         inputs = [t.numpy() for t in inputs] if self.arrays else inputs
         names = [named(self.patient, known) for known in (QUERIES, KEYS, VALUES)]
-        size, causal = named(self.patient, WINDOWS), named(self.patient, CAUSAL)
+        size, causal = window_of(self.patient), named(self.patient, CAUSAL)
         given = {causal: bool(looks_back)} if causal else {}
         given |= {size: window} if size else {}
         if size and None not in names:
@@ -118,8 +172,8 @@ class Asker:
 
 def _asker(case: WindowNotes, patient: Callable, q: Tensor) -> tuple[Asker, bool]:
     """The first way to ask that is answered, and whether there is an argument for looking back only."""
-    if named(patient, WINDOWS) is None and len(required(patient)) < 4:
-        raise Trouble("it has no argument for the window called window, w, window_size, size or radius")
+    if window_of(patient) is None and len(required(patient)) < 4:
+        raise Unfit("it has no argument for the window: write def f(q, k, v, window)")
     known = {*QUERIES, *KEYS, *VALUES, *WINDOWS, *CAUSAL}
     case.certain = all(name.lower() in known for name in required(patient)) and len(required(patient)) > 3
     ways = list(itertools.product((False, True), (0, 1, 2)))
@@ -133,12 +187,12 @@ def _asker(case: WindowNotes, patient: Callable, q: Tensor) -> tuple[Asker, bool
     except Hangs:
         raise
     except Trouble as trouble:
-        with contextlib.suppress(Trouble):
+        try:
             ask = first(square=True)
-            sentence = f"Values of width {N} with keys of width {q.shape[1]} end in {trouble}."
-            case.fault("d_v must equal d_k", sentence, "Take the output's width from v: v.shape[-1].")
-            return ask, named(patient, CAUSAL) is not None
-        raise
+        except Trouble:
+            raise trouble from trouble.__cause__
+        sentence = f"Values of width {N} with keys of width {q.shape[1]} are not taken."
+        case.convention("d_v must equal d_k", sentence, "Take the output's width from v: v.shape[-1].")
     return ask, named(patient, CAUSAL) is not None
 
 
@@ -156,15 +210,16 @@ def _mode(case: WindowNotes, ask: Ask, causal: bool | None) -> str | None:
         shares(case, ask, seen[3], causal)
         return None
     if all(s[np.tril_indices(N)].all() for s in seen.values()):
-        ignored(case, ask, causal)
+        if not twice(case, weights[3]):
+            ignored(case, ask, causal)
         return None
     stripped = set_hubs_aside(case, seen)
     count, known = pattern(case, stripped, causal)
     if known:
-        sums(case, weights[3], seen[3])
+        even = sums(case, weights[3], seen[3])
         outside(case, weights[3], seen[3])
         if not case.has("softmax over queries"):
-            shares(case, ask, seen[3], causal)
+            shares(case, ask, seen[3] & even[:, None], causal)
     return count
 
 
@@ -197,4 +252,6 @@ def _integers(case: WindowNotes, ask: Asker) -> None:
     if found is not None and wanted is not None and not np.allclose(found, wanted, atol=1e-3):
         gap = np.abs(found - wanted).max()
         sentence = f"Integers give an output that is off by {gap:.3g}: a buffer has their dtype."
-        case.fault("integer input is rounded", sentence, "Make buffers in a float dtype, or refuse integers.")
+        case.convention(
+            "integer input is rounded", sentence, "Make buffers in a float dtype, or refuse integers."
+        )

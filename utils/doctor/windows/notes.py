@@ -23,10 +23,12 @@ class WindowNotes(Notes):
     """What is noted of a local attention.
 
     causal, counts_self  as in `window.examine`, where causal is is_causal
+    blocks               whether the argument's name speaks of blocks
     """
 
     causal: bool | None = None
     counts_self: bool | None = None
+    blocks: bool = False
 
 
 def picture(found: np.ndarray, wanted: np.ndarray, side: int = 8) -> tuple[Matrices, ...]:

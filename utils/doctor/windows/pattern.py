@@ -8,9 +8,9 @@ from utils.doctor.windows.notes import MIDDLE, NEVER, SHOWN, N, WindowNotes, ban
 
 
 def seen_in(weights: np.ndarray) -> np.ndarray:
-    """Which keys have a full share, compared with the largest of the row."""
-    largest = np.abs(weights).max(1, keepdims=True)
-    return (np.abs(weights) > 0.5 * largest) & (largest > NEVER)
+    """Which keys have a share to speak of, in a matrix where all scores were equal."""
+    largest = np.abs(weights).max()
+    return (np.abs(weights) > 0.03 * largest) & (largest > NEVER)
 
 
 def set_hubs_aside(case: WindowNotes, seen: dict[int, np.ndarray]) -> dict[int, np.ndarray]:
@@ -44,6 +44,15 @@ def _edges(seen: np.ndarray) -> tuple[int, int]:
 def pattern(case: WindowNotes, seen: dict[int, np.ndarray], causal: bool | None) -> tuple[str | None, bool]:
     """Name the pattern; returns the way of counting, and whether the pattern is a known one."""
     edges = {w: _edges(s) for w, s in seen.items()}
+    if (
+        all(np.array_equal(~s, band(*_edges(~s))) and not np.diag(s).any() for s in seen.values())
+        and seen[3].any()
+    ):
+        sentence = "What lies inside the window is hidden, and what lies outside is seen."
+        case.fault(
+            "window inverted", sentence, "Hide where |i - j| > window.", SHOWN, *picture(seen[3], ~seen[3])
+        )
+        return None, False
     if not any(np.diag(s)[2:].any() for s in seen.values()):
         case.fault(
             "token does not see itself",
@@ -87,8 +96,14 @@ def _direction(
             sentence = "Nothing ahead is seen although looking both ways was asked for."
             case.fault("looks back only", sentence, "With causal=False let j run to i + window.", *shown)
         return "back"
+    if highs == [1, 1, 1] and lows[0] < lows[1] < lows[2]:
+        sentence = "Token i sees token i + 1, whatever the window, and looks back else."
+        shown = (SHOWN, *picture(seen, band(-lows[1], 0)))
+        case.fault("sees one token ahead", sentence, "Cut at j <= i: tril() without diagonal=1.", *shown)
+        return "back"
     if max(lows) <= 0 < min(highs):
         sentence = f"Token i sees i ... i + {highs[1]}: the window lies on the future's side."
+        shown = (SHOWN, *picture(seen, seen.T))
         case.fault("window looks ahead", sentence, "Look back: i - window <= j <= i.", *shown)
         return "ahead"
     if causal and max(highs) <= 1:
@@ -122,7 +137,7 @@ def _counting(
     if reach not in ways:
         case.fault(
             f"window too {'wide' if reach[1] > 3 else 'narrow'}",
-            f"window=2, 3, 4 reach {reach[0]}, {reach[1]}, {reach[2]} tokens far: no known way to count "
+            f"window=2, 3, 4 reach {reach[0]}, {reach[1]}, {reach[2]} token(s) far: no known way to count "
             "gives that.",
             "Compare with < and <= once more: i - j <= window.",
             SHOWN,
@@ -150,7 +165,7 @@ def _unlike_sides(case: WindowNotes, lows: list[int], highs: list[int], seen: np
         sentence = "window=4 is 4 keys in all: 2 on one side, 1 on the other."
         case.convention("window is the number of keys", sentence)
         return "keys in all"
-    sentence = f"window=3 reaches {lows[1]} tokens back but {highs[1]} ahead."
+    sentence = f"window=3 reaches {lows[1]} back but {highs[1]} ahead."
     cure = "An end is excluded: range(i - w, i + w + 1), or w + 1 in a slice."
     case.fault("sides differ", sentence, cure, SHOWN, *picture(seen, band(-3, 3)))
     return None
@@ -162,14 +177,22 @@ def _no_band(case: WindowNotes, seen: dict[int, np.ndarray], inside: np.ndarray,
     shown = (SHOWN, *picture(seen[3], band(-3, 3 if looks_ahead else 0)))
     token = np.arange(N)
     for width in (lambda w: w, lambda w: w + 1, lambda w: 2 * w, lambda w: 2 * w + 1):
-        same = {w: (token[:, None] // width(w)) == (token[None, :] // width(w)) for w in seen}
+        apart = {w: token[:, None] // width(w) - token[None, :] // width(w) for w in seen}
+        same, near = ({w: np.abs(a) <= far for w, a in apart.items()} for far in (0, 1))
+        if all(np.array_equal(s, near[w]) or np.array_equal(s, np.tril(near[w])) for w, s in seen.items()):
+            sentence = (
+                f"Tokens see their own block of {width(3)} and its neighbour: how far depends on the place."
+            )
+            case.convention("blocks that see their neighbours", sentence)
+            return True
         if all(np.array_equal(s, same[w]) or np.array_equal(s, np.tril(same[w])) for w, s in seen.items()):
             sentence = (
                 f"Tokens see only their own block of {width(3)}: the first of a block does not see its "
                 "neighbour."
             )
             cure = "Let each block see the one before it too, and hide what is too far."
-            case.fault("blocks instead of a sliding window", sentence, cure, *shown)
+            note = case.convention if case.blocks else case.fault  # block_size says that they are meant
+            note("blocks instead of a sliding window", sentence, cure, *shown)
             return True
     kind, sentence = (
         "no window",
