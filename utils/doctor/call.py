@@ -102,6 +102,20 @@ def first_answer(ways: Iterable[Way], ask: Callable[[Way], Answer]) -> tuple[Way
     raise first or Trouble("takes none of the inputs that were tried")
 
 
+def reached(output: Callable[..., Any], given: dict[str, Tensor]) -> set[str] | None:
+    """The names of the tensors that get a gradient from what is made of them; None if that is no tensor."""
+    leaves = [t.requires_grad_() for t in given.values()]
+    with torch.enable_grad():
+        found = output(*(t * 1.0 for t in leaves))  # no leaves: writing into those would stop
+        if not isinstance(found, Tensor):
+            return None
+        squares = found.double().square().sum()
+        if not squares.requires_grad:
+            return set()
+        slopes = torch.autograd.grad(squares, leaves, allow_unused=True)
+    return {name for name, slope in zip(given, slopes, strict=True) if slope is not None and slope.any()}
+
+
 def copied(value: Any) -> Any:
     """A copy of a tensor or an array, for the patient may write into it; everything else as it is."""
     if isinstance(value, Tensor):

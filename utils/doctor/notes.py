@@ -53,6 +53,12 @@ class Notes:
         """Note a choice that others make otherwise."""
         self.add(Finding(kind, CONVENTION, sentence, cure, shown_by, evidence))
 
+    def cut(self, lost: list[str], mixed_only: bool) -> None:
+        """Note that no gradient reaches these inputs; mixed_only: it reaches all that is mixed."""
+        sentence = f"No gradient reaches {' and '.join(lost)}: nothing before it can learn."
+        cure = "Look for .detach(), .data, .item(), torch.tensor(...), .numpy() or no_grad() on the way."
+        self.fault("weights detached" if mixed_only else "gradient cut", sentence, cure)
+
     def add(self, finding: Finding) -> None:
         """Note a finding, unless its kind is there already. Two equal matrices would show nothing."""
         if not self.has(finding.kind):

@@ -5,15 +5,17 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from utils.doctor.call import Hangs, Trouble, tensor
+from utils.doctor.call import Hangs, Trouble, reached, tensor
 from utils.doctor.functions import words
 from utils.doctor.functions.adapt import (
     ORDERS,
@@ -391,28 +393,25 @@ def gradients(case: Case) -> None:
     style = case.patient.style
     if style.numpy or case.base is None or case.random:
         return
-    given = [t.requires_grad_() for t in ready(case)]
+    size = math.prod(case.shape.lead(style.axes)) * case.shape.n_q * case.shape.d_v
+
+    def output(*inputs: Tensor) -> Any:
+        found = parts(case.patient.answer_to(*inputs))
+        return next((t for t in found if tensor(t) is not None and t.numel() == size), torch.zeros(()))
+
     try:
-        with torch.enable_grad():
-            answer = case.patient.answer_to(*(t * 1.0 for t in given))  # no leaves: in_place looks at those
-            size = math.prod(case.shape.lead(style.axes)) * case.shape.n_q * case.shape.d_v
-            output = next(t for t in parts(answer) if tensor(t) is not None and t.numel() == size)
-            found = torch.autograd.grad(output.double().square().sum(), given, allow_unused=True)
-    except (RuntimeError, StopIteration, Trouble) as error:
+        alive = reached(output, dict(zip(NAMES, ready(case), strict=True))) or set()
+    except (RuntimeError, Trouble) as error:
         if "numpy" in str(error):
             case.not_tried.append("gradients, for it computes in numpy")
             return
-        found = (None, None, None)
-    alive = {n for n, g in zip(NAMES, found, strict=True) if g is not None and g.abs().max() > 0}
+        alive = set()
     used = ALL_ROLES[case.base.roles](*NAMES)
     lost = [n for n in NAMES if n not in alive and n in used]
-    if not lost:
+    if lost:
+        case.cut(lost, mixed_only=alive == {used[2]})
+    else:
         case.tried.append("gradients of query, key and value")
-        return
-    kind = "weights detached" if alive == {used[2]} else "gradient cut"
-    sentence = f"No gradient reaches {' and '.join(lost)}: nothing before it can learn."
-    cure = "Look for .detach(), .data, .item(), torch.tensor(...), .numpy() or no_grad() on the way."
-    case.fault(kind, sentence, cure)
 
 
 def dtypes(case: Case) -> None:
@@ -432,7 +431,7 @@ def dtypes(case: Case) -> None:
         try:
             Patient(watch, replace(style, dtype=dtype))(*case.inputs())
         except Trouble as trouble:
-            if "dtype" in str(trouble) and not style.numpy:
+            if re.search("same dtype|scalar type", str(trouble)) and not style.numpy:
                 sentence = f"With {name} it stops: {trouble}."
                 case.convention(f"stops in {name}", sentence, "Convert back: weights.to(value.dtype).")
             continue

@@ -54,7 +54,7 @@ def _kind_of(patient: Callable) -> tuple[str, Callable]:
     names = {name.lower() for name in required(patient)}
     if mask_name(patient) or names & {*ID_NAMES, *LENGTH_NAMES, *PAD_NAMES}:
         ways = ways[1:2]
-    elif names and names <= {*SIZE_NAMES, *SMALL_NAMES}:
+    elif len(names) == 1 and names <= {*SIZE_NAMES, *SMALL_NAMES}:
         ways = ways[:1]
     for kind, ask in ways:
         try:

@@ -102,7 +102,7 @@ def devices(case: TableNotes, f: patients.Adder, patient: nn.Module) -> None:
     """On the meta device nothing is computed, but tensors that stayed behind are noticed, without a GPU."""
     x = f.arrange(torch.zeros(2, 7, f.width)).to("meta")
     try:
-        caller.call(f.fresh().to("meta"), x)
+        caller.call(f.fresh().to("meta"), x, seconds=60.0)  # the first time, torch loads what it needs
         case.tried.append("moving to another device")
     except Trouble as trouble:
         if "meta" not in str(trouble) and "device" not in str(trouble):

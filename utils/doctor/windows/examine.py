@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from utils.doctor import call as caller
-from utils.doctor.call import Hangs, Trouble, Unfit, first_answer, named, numbers, required
+from utils.doctor.call import Hangs, Trouble, Unfit, first_answer, named, numbers, reached, required
 from utils.doctor.functions.adapt import MASK, NEEDED, is_role
 from utils.doctor.functions.examine import without_dropout
 from utils.doctor.notes import written
@@ -104,25 +104,18 @@ def _gradients(case: WindowNotes, ask: Asker) -> None:
     """Do queries, keys and values get a gradient?"""
     if ask.arrays or case.has("scores without effect"):
         return
+
+    def output(*inputs: Tensor) -> Any:
+        found = ask.call(*inputs, 3, True, copies=False)
+        return found[0] if isinstance(found, tuple) else found
+
     generator = torch.Generator().manual_seed(0)
-    given = [torch.randn(N, 4, generator=generator).requires_grad_() for _ in range(3)]
     try:
-        with torch.enable_grad():
-            out = ask.call(*(t * 1.0 for t in given), 3, True, copies=False)
-            out = out[0] if isinstance(out, tuple) else out
-            if not isinstance(out, Tensor):
-                return
-            squares = out.double().square().sum()
-            found = [None] * 3
-            if squares.requires_grad:
-                found = torch.autograd.grad(squares, given, allow_unused=True)
+        alive = reached(output, {name: torch.randn(N, 4, generator=generator) for name in "qkv"})
     except Trouble:
         return  # it computes in numpy, say
-    lost = [name for name, g in zip("qkv", found, strict=True) if g is None or not g.any()]
-    if lost:
-        cure = "Look for .detach(), .data, .item() or no_grad() on the way."
-        kind = "weights detached" if lost == ["q", "k"] else "gradient cut"
-        case.fault(kind, f"No gradient reaches {' and '.join(lost)}: nothing before can learn.", cure)
+    if alive is not None and alive != set("qkv"):
+        case.cut([name for name in "qkv" if name not in alive], mixed_only=alive == {"v"})
 
 
 @dataclass(frozen=True)

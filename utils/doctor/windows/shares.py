@@ -80,8 +80,9 @@ def shares(case: WindowNotes, ask: Ask, seen: np.ndarray, causal: bool | None) -
         )
         case.fault("no softmax", sentence, "softmax(scores, dim=-1) before the product with v.")
         return
-    moves = [scores[row, keys] - scores[row, keys].mean() for row, keys in enumerate(where)]
-    logs = [np.log(weights[row, keys]) for row, keys in enumerate(where)]
+    rows = [(row, keys) for row, keys in enumerate(where) if keys.any()]
+    moves = [scores[row, keys] - scores[row, keys].mean() for row, keys in rows]
+    logs = [np.log(weights[row, keys]) for row, keys in rows]
     x, y = np.concatenate(moves), np.concatenate([log - log.mean() for log in logs])
     if not x.any():  # every token sees one key only: nothing to compare
         return
