@@ -85,7 +85,10 @@ def jadore(n_position, d_hid, padding_idx=None):
         (lambda data: (data != 0)[:, None], "mask"),
         (lambda h_q, h_k, h_v, padding_mask=None: h_v, "attention"),
         (lambda q, k, v, d_k, mask=None: v, "attention"),
-        (lambda q, k, v, left: v, "local"),
+        (lambda q, k, v, temperature: scaled_first(q / temperature, k, v), "attention"),
+        (lambda q, k, v, valid: scaled_first(q, k[..., :valid, :], v[..., :valid, :]), "attention"),
+        (lambda q, k, v, context=None, block_size=2: scaled_first(q, k, v), "attention"),
+        (lambda q, k, v, reach: efficient.local_attention(q, k, v, reach), "local"),
     ],
 )
 def test_the_kind_is_told_by_what_comes_back(function, kind):

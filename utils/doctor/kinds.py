@@ -11,7 +11,7 @@ from torch import Tensor
 
 from utils.doctor.call import Trouble, call, parameters, required, tensor
 from utils.doctor.functions.adapt import is_role, parts
-from utils.doctor.windows.examine import window_of
+from utils.doctor.windows.examine import is_local
 
 WIDTH = r"d_model|dim|depth|emb|width|hid|channels|^d$|base"
 LENGTH = r"^n$|n_q|n_k|len|size|seq|ids|tokens|pad|max"
@@ -26,7 +26,7 @@ def kind_of(function: Callable) -> str:
     roles = len(names) >= 3 and any(map(is_role, names))
     unlike = len(required(function)) >= 3 and not any(re.search(LENGTH, name) for name in names)
     if roles or unlike:
-        return "local" if window_of(function) else "attention"
+        return "local" if is_local(function) else "attention"
     return by_trial(function) or by_names(function, names)
 
 

@@ -6,6 +6,7 @@ import itertools
 import math
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -332,6 +333,6 @@ def mask_in_place(case: Case) -> None:
         *args,
         **kwargs,
     )
-    if not bool((given == before).all()):
+    if not np.array_equal(given, before):
         sentence = "The caller's mask is changed in place: whoever uses it next masks something else."
         case.fault("mask changed in place", sentence, "Write mask = ~mask, and nothing into mask itself.")

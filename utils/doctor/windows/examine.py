@@ -19,9 +19,19 @@ import torch
 from torch import Tensor
 
 from utils.doctor import call as caller
-from utils.doctor.call import Hangs, Trouble, Unfit, first_answer, named, numbers, reached, required
+from utils.doctor.call import (
+    Hangs,
+    Trouble,
+    Unfit,
+    first_answer,
+    named,
+    numbers,
+    parameters,
+    reached,
+    required,
+)
 from utils.doctor.functions.adapt import MASK, NEEDED, is_role
-from utils.doctor.functions.examine import without_dropout
+from utils.doctor.functions.habits import without_dropout
 from utils.doctor.notes import written
 from utils.doctor.report import CONVENTION, FAULT, Finding, Report
 from utils.doctor.windows.notes import Ask, N, WindowNotes
@@ -40,9 +50,24 @@ CAUSAL = ["is_causal", "causal", "autoregressive", "masked", "unidirectional"]
 
 def window_of(function: Callable) -> str | None:
     """The argument that says how far is looked: by its name, or as one more that is needed."""
-    known = "|".join((*NEEDED, MASK, ".*(dropout|causal|mask).*", "train.*"))
-    more = [n for n in required(function)[3:] if not is_role(n) and not re.match(known, n.lower())]
-    return named(function, WINDOWS) or next(iter(more), None)
+    others = "|".join((*NEEDED, MASK, ".*(dropout|causal|mask).*", "train.*"))
+    more = [n for n in required(function)[3:] if not is_role(n) and not re.match(others, n.lower())]
+    known = [p.name for p in parameters(function) if re.search("window|radius", p.name.lower())]
+    return next(iter((*known, *filter(None, [named(function, WINDOWS)]), *more)), None)
+
+
+def is_local(function: Callable) -> bool:
+    """Is there a window? An argument of another name must act like one: less is seen, and always oneself."""
+    name = window_of(function)
+    if name is None or re.search("window|radius|neighbou?r|^w$", name.lower()):
+        return name is not None
+    zeros = torch.zeros(N, 4)
+    try:
+        ask, _ = _asker(WindowNotes(), function, zeros)
+        narrow, wide = (seen_in(ask(zeros, zeros, w, False)) for w in (2, 4))
+    except Trouble:
+        return False
+    return bool(np.diag(narrow).all() and not np.array_equal(narrow, wide))
 
 
 def examine(
