@@ -587,3 +587,11 @@ def test_a_learned_factor_of_the_code_is_no_fault(start):
             return x + self.alpha * self.pe[: x.shape[1]]
 
     assert not examine(Factor()).faults
+
+
+def test_positions_that_are_given_and_features_that_are_mapped_are_not_blamed():
+    def of_positions(input, d_model):
+        return sinusoidal_positions(int(input[-1]) + 1, d_model)[input.view(-1).long()]
+
+    assert examine(of_positions).findings == ()
+    assert not examine(lambda x: torch.cat([x, x], -1)[..., 1:] + 1.0).faults

@@ -6,6 +6,7 @@ the wrong axis, memory of earlier calls) is tested by itself.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -65,6 +66,9 @@ def _callable(case: TableNotes, patient: Callable, d_model: int | None) -> None:
         )
     takes_x = named(patient, patients.INPUTS) is not None
     makes = named(patient, patients.LENGTHS) and named(patient, patients.WIDTHS)
+    if takes_x and len(wants) == 2 and named(patient, patients.WIDTHS):  # x may be the positions
+        with contextlib.suppress(Trouble):
+            makes = patients.maker(patient)
     if isinstance(patient, nn.Module) or (not makes and (takes_x or len(wants) == 1)):
         module(case, patient, d_model)
     else:

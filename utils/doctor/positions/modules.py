@@ -55,8 +55,11 @@ def module(case: TableNotes, patient: Callable, d_model: int | None) -> None:
         sentence = "The code stands beside the input instead of on top of it."
         case.convention("concatenated, not added", sentence)
         y, at_zero = x.numpy() + y[..., f.width :], at_zero[..., f.width :]
-    if y.shape[:-1] == x.shape[:-1] and y.shape != x.shape and np.array_equal(y, at_zero):
-        sentence = f"Input (2, 7, {f.width}) gives {y.shape}, whatever is in it: angles to turn by?"
+    if y.shape[:-1] == x.shape[:-1] and y.shape != x.shape:
+        angles = (
+            ", whatever is in it: angles to turn by?" if np.array_equal(y, at_zero) else ": more than a code."
+        )
+        sentence = f"Input (2, 7, {f.width}) gives {y.shape}{angles}"
         case.add(Finding("not recognised", NOT_SEPARABLE, sentence))
         return
     if y.shape != x.shape or at_zero.shape != y.shape:
