@@ -46,11 +46,17 @@ def test_one_head_cannot_tell_two_neighbours_two_can():
         assert right[2] > 0.99
 
 
-def test_places_are_needed_to_reverse_and_do_not_carry_to_longer_rows():
+def test_places_are_needed_to_reverse():
     names = names_of("05", "def learn(positions")
     for seed in SEEDS:
         (placed, _), (bare, _) = (names["learn"](positions, seed) for positions in (True, False))
         right = names["accuracy"]
         assert right(placed, names["REVERSE"], seed=1) > 0.99
         assert right(bare, names["REVERSE"], seed=1) < 0.35
-        assert right(placed, names["REVERSE"], seed=1, n=11) < 0.4
+
+
+def test_more_gradient_arrives_below_pre_norm():
+    names = names_of("05", "def arriving")
+    for seed in SEEDS:
+        assert names["arriving"]("post", 96, seed)[0] < 0.6
+        assert names["arriving"]("pre", 96, seed)[0] > 1.0

@@ -177,7 +177,8 @@ def test_every_known_mistake_is_rejected_and_named(name):
         with np.errstate(all="ignore"):
             report = examine(name, exercise, mistake)
         assert not report.passed, words
-        assert [line for line in report.lines if line.startswith("→")] == [f"→ {words}"]
+        said = [line for line in report.lines if line.startswith("→")]
+        assert said == [f"→ {words}"] or (exercise.doctor and f"→ {words}" in said)
 
 
 @every_exercise

@@ -87,7 +87,8 @@ class Curves:
         ]
         self.point = ax.add_line(Line2D([], [], marker="o", ms=8, mfc="white", mew=2, ls="none"))
         if len(self.lines) > 1:
-            ax.legend(handles=self.drawn, frameon=False, fontsize=8, loc="best")
+            above = {"loc": "lower right", "bbox_to_anchor": (1, 0.97), "ncols": len(self.lines)}
+            ax.legend(handles=self.drawn, frameon=False, fontsize=8, **above)
         self.moving: list[Artist] = [*self.drawn, self.point]
 
     def update(self, values: Sequence[Sequence[float]], mark: tuple[int, int] | None = None) -> bool:

@@ -21,7 +21,7 @@ GAP = 7  # squares between two matrices, for @ and =
 class Sheet:
     """A sheet of paper on which matrices are drawn, each at its place, with its name and shape above it.
 
-    Colours run from blue (negative) to red (positive), each matrix on a scale of its own.
+    Colours run from blue (negative) to red (positive).
     """
 
     def __init__(self, title: str, rows: int, columns: int) -> None:
@@ -39,13 +39,21 @@ class Sheet:
         )
         self.moving: list[Artist] = [self.cells, self.edges, self.labels]
 
-    def draw(self, places: Sequence[tuple[int, int, str, np.ndarray]], signs: Sequence[tuple] = ()) -> bool:
-        """Show matrices given as (top, left, name, values), and signs as (x, y, text)."""
+    def draw(
+        self,
+        places: Sequence[tuple[int, int, str, np.ndarray]],
+        signs: Sequence[tuple] = (),
+        size: float | None = None,
+    ) -> bool:
+        """Show matrices given as (top, left, name, values), and signs as (x, y, text).
+
+        size  the darkest value; each matrix's own largest, if left out
+        """
         paper = np.full((self.rows, self.columns, 4), 255, np.uint8)
         edges, labels = [], []
         for top, left, name, matrix in places:
             (n, m), x, y = matrix.shape, left + 1, top + LABEL
-            paper[y : y + n, x : x + m] = _colours(matrix)
+            paper[y : y + n, x : x + m] = _colours(matrix, size)
             low, high, start, end = y - 0.5, y + n - 0.5, x - 0.5, x + m - 0.5
             edges.append([(start, low), (end, low), (end, high), (start, high)])
             labels.append((start, y - 3.2, f"{name}  {n} × {m}", INK))
@@ -60,6 +68,8 @@ class Products(Sheet):
 
     largest  for each product the largest (rows, inner, columns) that it will have: (n, d, m) for
              (n, d) @ (d, m) = (n, m). The room is kept free, so that matrices visibly grow and shrink.
+
+    Each matrix has a colour scale of its own.
     """
 
     def __init__(self, title: str, largest: Sequence[tuple[int, int, int]]) -> None:
@@ -91,7 +101,7 @@ class Products(Sheet):
 
 
 class Stack(Sheet):
-    """Matrices one below the other, all to one scale.
+    """Matrices one below the other, all to one scale and on one scale of colours.
 
     largest  (rows, columns) of the largest one     most  how many there are at most
     """
@@ -112,7 +122,8 @@ class Stack(Sheet):
         if len(arrays) > self.most:
             raise ValueError(f"there is room for {self.most} matrices, not {len(arrays)}")
         step = LABEL + self.largest[0]
-        return self.draw([(i * step, 0, name, array) for i, (name, array) in enumerate(arrays.items())])
+        size = max(float(np.nan_to_num(np.abs(array)).max(initial=0.0)) for array in arrays.values())
+        return self.draw([(i * step, 0, *named) for i, named in enumerate(arrays.items())], size=size)
 
 
 def _check(product: Mapping[str, np.ndarray], matrices: list[np.ndarray], largest: tuple) -> None:
@@ -126,7 +137,7 @@ def _check(product: Mapping[str, np.ndarray], matrices: list[np.ndarray], larges
         raise ValueError(f"{told} find no room: it is for (n, d) @ (d, m) with n, d, m up to {largest}")
 
 
-def _colours(matrix: np.ndarray) -> np.ndarray:
-    """(rows, columns, 4) uint8: 0 is white, the largest number of this matrix is darkest."""
-    size = np.nan_to_num(np.abs(matrix)).max() or 1.0
+def _colours(matrix: np.ndarray, size: float | None) -> np.ndarray:
+    """(rows, columns, 4) uint8: 0 is white, a number of this size, or the largest, is darkest."""
+    size = size or np.nan_to_num(np.abs(matrix)).max() or 1.0
     return PALETTE(0.5 + matrix / size / 2, bytes=True)

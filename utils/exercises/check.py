@@ -22,7 +22,7 @@ from torch import Tensor
 NEAR = 1e-6  # largest difference that counts as equal, relative to the largest number
 
 HELP = {  # part of an error's text -> what usually helps
-    "could not be broadcast": "The shapes do not fit. Does a sum or a maximum lack keepdims=True?",
+    "could not be broadcast": "The shapes do not fit. Does a sum lack keepdims=True, or an array [:, None]?",
     "axis 1 is out of bounds": "There may be a single row: count the axis from the end, axis=-1.",
     "must match the size of tensor": "The shapes do not fit. Does a mask or a sum lack an axis of size 1?",
     "mat1 and mat2 shapes": "A product (a, b) @ (c, d) needs b = c. Transpose one of them, as in q @ k.mT.",
@@ -30,6 +30,8 @@ HELP = {  # part of an error's text -> what usually helps
     "only supports boolean masks": "`~mask` turns booleans over; let the mask hold True and False.",
     "matmul: Input operand 1": "A product (a, b) @ (c, d) needs b = c. Transpose one of them, as in x @ x.T.",
     "axes don't match array": "numpy's transpose wants all axes; swapaxes(-1, -2) exchanges the last two.",
+    "'tuple' object has no attribute": "Two things are returned somewhere: take the first, or return one.",
+    "not enough values to unpack": "There may be more axes, or fewer: count them from the end.",
     "is not defined": "Is the name spelled as in the line with def?",
     "positional argument": "Keep the line with def as it was: the check calls the function that way.",
 }
@@ -92,7 +94,8 @@ def examine(name: str, exercise: Exercise, attempt: Callable) -> Report:
     advice = _ask_the_doctor(exercise, attempt)
     if right == len(lines) and not advice:
         return Report(True, (*lines, f"{name}: all right"))
-    lines.append(f"{name}: {right} of {len(lines)} cases right")
+    but = "; but:" if right == len(lines) else ""
+    lines.append(f"{name}: {right} of {len(lines)} cases right{but}")
     return Report(False, (*lines, *advice, *_diagnoses(exercise, results), *_from_outside(attempt)))
 
 
@@ -133,16 +136,16 @@ def _diagnoses(exercise: Exercise, results: dict[str, Any]) -> list[str]:
     """The known mistakes that give the same results, case by case, and stop where and as the attempt does."""
     found = []
     for words, mistake in exercise.mistakes.items():
-        made = {case: _made(mistake, exercise.cases[case]) for case in results}
+        made = {case: _made(exercise, mistake, exercise.cases[case]) for case in results}
         if all(_alike(result, made[case]) for case, result in results.items()):
             found.append(f"→ {words}")
     return found
 
 
-def _made(mistake: Callable, arguments: tuple) -> Any:
+def _made(exercise: Exercise, mistake: Callable, arguments: tuple) -> Any:
     try:
         with np.errstate(all="ignore"):
-            return mistake(*arguments)
+            return exercise.run(mistake, *copy.deepcopy(arguments))
     except Exception as error:
         return error
 
@@ -159,7 +162,7 @@ def _compare(found: Any, wanted: Any) -> str:
     if found is None:
         return "your code returns nothing; is the return missing?"
     if isinstance(wanted, tuple):
-        if not isinstance(found, tuple | list) or len(found) != len(wanted):
+        if not isinstance(found, tuple | list | np.ndarray | Tensor) or len(found) != len(wanted):
             return f"your code must return {len(wanted)} things, in this order"
         return next((problem for f, w in zip(found, wanted, strict=True) if (problem := _compare(f, w))), "")
     kind = type(found).__name__

@@ -104,6 +104,9 @@ EXERCISES = {
             "The slices must stand side by side, one head after another; you join them feature by feature.": (
                 lambda x: x.movedim(-3, -1).flatten(-2)
             ),
+            "Axes are counted from the front, which fits only one number of axes: count from the end.": (
+                lambda x: x.transpose(0, 1).flatten(-2)
+            ),
             "The heads are averaged; they must stand side by side.": lambda x: x.mean(-3),
             "The heads are added; they must stand side by side.": lambda x: x.sum(-3),
         },
@@ -119,6 +122,10 @@ EXERCISES = {
                 else w.chunk(3, -1)
             ),
             "The order is query, key, value.": lambda w: _unpack(w)[::-1],
+            "Query and key have changed places: the order is query, key, value.": lambda w: (
+                *_unpack(w)[1::-1],
+                _unpack(w)[2],
+            ),
             "The three matrices lie below each other in blocks, not row by row in turn.": lambda w: tuple(
                 w[i::3].T for i in range(3)
             ),

@@ -7,10 +7,11 @@ from collections.abc import Callable
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from utils.efficient import local_attention
 from utils.exercises.check import Exercise
+from utils.multihead import MultiHeadAttention
 from utils.positional import sinusoidal_positions
 
 _GENERATOR = torch.Generator().manual_seed(0)
@@ -69,14 +70,55 @@ def _norms(x: Tensor, attend: Callable, norm: Callable, pre: bool) -> Tensor:
     return x + attend(norm(x)) if pre else norm(x + attend(x))
 
 
-def _shape_of(module: type, x: Tensor) -> np.ndarray:
-    return np.array(module(6, 3).double()(x).shape)
+def _silent(module: type, x: Tensor) -> Tensor:
+    """What a layer returns while its attention finds nothing: all weights of linear maps are 0."""
+    layer = module(x.shape[-1], 3).double()
+    for part in layer.modules():
+        if not isinstance(part, nn.LayerNorm):
+            for parameter in part.parameters(recurse=False):
+                nn.init.zeros_(parameter)
+    return layer(x).detach()
+
+
+class _Layer(nn.Module):
+    """A layer with a mistake in the order of its parts."""
+
+    def __init__(self, d_model: int, num_heads: int) -> None:
+        super().__init__()
+        self.attention = MultiHeadAttention(d_model, num_heads)
+        self.norm = nn.LayerNorm(d_model)
+
+
+class _NoResidual(_Layer):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.attention(x)[0])
+
+
+class _NoNormBehind(_Layer):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.attention(self.norm(x))[0]
+
+
+class _WordTwice(_Layer):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.norm(x + self.attention(x)[0])
+
+
+class _NormOfAll(_Layer):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x + self.attention(x)[0], x.shape[1:])
 
 
 LAYER = {
-    "run": _shape_of,
-    "right": lambda x: np.array(x.shape),
-    "cases": {"the shape of the output": (X,), "one sentence of one word": (X[:1, :1],)},
+    "run": _silent,
+    "right": norm,
+    "cases": {"while attention finds nothing": (X,), "one sentence of one word": (X[:1, :1],)},
+    "mistakes": {
+        "The word itself is lost: add x to what attention found.": _NoResidual,
+        "The norm must stand behind the sum, around all of it: LayerNorm(x + Attention(x)).": _NoNormBehind,
+        "x is added once too often.": _WordTwice,
+        "The norm must go over the features of each word alone: torch.nn.LayerNorm(d_model).": _NormOfAll,
+    },
     "doctor": {"kind": "module", "num_heads": 3},
     "patient": lambda module: module(12, 3),
 }
@@ -133,6 +175,10 @@ EXERCISES = {
             "The residual is missing: add x.": lambda x, a, n, pre: a(n(x)) if pre else n(a(x)),
             "There are two norms: pre-norm has none behind the sum.": lambda x, a, n, pre: (
                 n(x + a(n(x))) if pre else n(x + a(x))
+            ),
+            "This is post-norm always: see what `pre` says.": lambda x, a, n, pre: n(x + a(x)),
+            "In post-norm the norm is around the sum of x and attention.": lambda x, a, n, pre: (
+                x + a(n(x)) if pre else n(x) + a(x)
             ),
             "In pre-norm the norm comes before attention, not after it.": lambda x, a, n, pre: (
                 x + n(a(x)) if pre else n(x + a(x))
