@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from utils.doctor.call import Trouble, call
+from utils.doctor import call as caller
 from utils.doctor.functions.examine import examine as examine_function
 from utils.doctor.kinds import WIDTH, kind_of
 from utils.doctor.masks.examine import examine as examine_mask
@@ -91,8 +91,8 @@ def _built(thing: Any) -> nn.Module | None:
         names = [p.name.lower() for p in inspect.signature(thing).parameters.values()]
         if len(names) != 2 or not re.search(WIDTH, names[0]) or not re.search(HEADS, names[1]):
             return None
-        made = call(thing, 32, 4)
-    except (TypeError, ValueError, Trouble):
+        made = caller.call(thing, 32, 4)
+    except (TypeError, ValueError, caller.Trouble):
         return None
     return made if isinstance(made, nn.Module) else None
 
