@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from utils import heavy
 from utils.attention import (
     causal_mask,
     combine_masks,
@@ -148,3 +149,26 @@ def test_the_toggle_finds_the_gpu(monkeypatch):
     toggle.buttons.value = "GPU"
     assert toggle.chosen.type == "cuda"
     assert name in toggle.message
+
+
+def test_a_sweep_measures_memory_and_survives_running_out_of_it():
+    gpu = torch.device("cuda")
+
+    def textbook(q, k, v):
+        return torch.softmax(q @ k.mT, dim=-1) @ v
+
+    def greedy(q, k, v):
+        return torch.empty(
+            2 * torch.cuda.get_device_properties(gpu).total_memory, device=gpu, dtype=torch.uint8
+        )
+
+    ways = {
+        "textbook": heavy.Way(textbook, heavy.table_bytes),
+        "greedy": heavy.Way(greedy, heavy.linear_bytes),
+    }
+    outcomes = heavy.sweep(ways, gpu, lengths=(512, 1024))
+    done = [o for o in outcomes if o.name == "textbook"]
+    assert [o.n for o in done] == [512, 1024]
+    assert all(o.seconds > 0 and 0.5 * o.predicted <= o.peak <= 3 * o.predicted for o in done)
+    assert [o.note for o in outcomes if o.name == "greedy"] == ["   out of memory: caught, and given back"]
+    assert heavy.attempt("textbook", ways["textbook"], 512, heavy.sizes(gpu), gpu).seconds > 0

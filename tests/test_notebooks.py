@@ -49,6 +49,14 @@ def test_saves_no_widget_state_and_no_traces_of_a_machine(path):
     assert not re.search(r"object at 0x", text)
 
 
+def test_colab_is_asked_for_a_gpu_where_cells_are_heavy_and_only_there():
+    asked = {
+        path.stem[:2]: nbformat.read(path, as_version=4).metadata.get("accelerator")
+        for path in refresh.NOTEBOOKS
+    }
+    assert asked == {"01": None, "02": None, "03": None, "04": None, "05": "GPU"}
+
+
 @every_notebook
 def test_outputs_hold_no_errors_and_no_warnings(path):
     for cell in cells(path, "code"):
