@@ -36,7 +36,8 @@ def softmax(scores: Tensor, dim: int = -1) -> Tensor:
     largest = wide.detach().amax(dim, keepdim=True)
     largest = largest.masked_fill(largest == -math.inf, 0.0)  # -inf - -inf would be NaN
     exps = (wide - largest).exp()  # the largest score gives exp(0) = 1 ...
-    total = exps.sum(dim, keepdim=True).clamp(min=1.0)  # ... so only an empty row has total < 1
+    total = exps.sum(dim, keepdim=True)
+    total = total.masked_fill(total == 0.0, 1.0)  # ... so only an empty row has a total of 0
     return (exps / total).to(scores.dtype)
 
 
