@@ -122,17 +122,14 @@ def attempt(name: str, way: Way, n: int, given: Sizes, device: torch.device) -> 
     try:
         with torch.no_grad():
             inputs = given.inputs(n, device)
-            seconds, peak = measure(lambda: way.run(*inputs), device, given.repeats)
+            return Outcome(name, n, needed, *measure(lambda: way.run(*inputs), device, given.repeats))
     except (torch.OutOfMemoryError, MemoryError):
-        failed = True
+        pass
     except RuntimeError as error:
         if "memory" not in str(error):  # a CPU's allocator has no error of its own
             raise
-        failed = True
-    else:
-        return Outcome(name, n, needed, seconds, peak)
-    inputs = None
-    if failed and device.type == "cuda":  # outside of except, where the error still holds the tensors
+    inputs = None  # and outside of except, where the error still holds the tensors:
+    if device.type == "cuda":
         torch.cuda.empty_cache()
     return Outcome(name, n, needed, note="   out of memory: caught, and given back")
 
