@@ -24,19 +24,26 @@ class _Chosen(AnyTrait):
         return value
 
 
-class _Slider(widgets.SelectionSlider):
+class _Control(HasTraits):
+    """What every control has: a value that is never None, and a place that the page need not be told back.
+
+    An echo of each move would reach the page before the picture does, for nothing: the page sent it.
+    """
+
     value = _Chosen()
-    index = Int().tag(sync=True)
+    index = Int().tag(sync=True, echo_update=False)
 
 
-class _Menu(widgets.Dropdown):
-    value = _Chosen()
-    index = Int().tag(sync=True)
+class _Slider(_Control, widgets.SelectionSlider):
+    pass
 
 
-class _Buttons(widgets.ToggleButtons):
-    value = _Chosen()
-    index = Int().tag(sync=True)
+class _Menu(_Control, widgets.Dropdown):
+    pass
+
+
+class _Buttons(_Control, widgets.ToggleButtons):
+    pass
 
 
 KINDS = {"slider": _Slider, "menu": _Menu, "buttons": _Buttons}
