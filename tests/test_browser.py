@@ -1,105 +1,38 @@
 """A reader's own view: JupyterLab in Chromium. Run all, move sliders, read what stands there."""
 
 import math
-import os
 import re
-import secrets
 import shutil
-import socket
-import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests.pages import NotebookPage, chromium, jupyter
 from utils.minilm import texts, word_vectors
 
 ROOT = Path(__file__).resolve().parent.parent
-FIRST = "01_why_self_attention.ipynb"
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-KERNEL_IDLE = "window.jupyterapp?.shell?.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'"
+FIRST = "notebooks/01_why_self_attention.ipynb"
 
 
 @pytest.fixture(scope="module")
-def chromium():
-    names = ("chromium", "google-chrome", "chromium-browser")
-    path = next((found for name in names if (found := shutil.which(name))), None)
-    if path is None:
-        if os.environ.get("CI"):
-            pytest.fail("CI must have a browser: install chromium")
-        pytest.skip(f"no browser here: none of {', '.join(names)} is on the PATH")
-    return path
-
-
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory):
-    """JupyterLab on a copy of the course, for it saves what it opens; yields its address."""
+def notebook(tmp_path_factory):
+    """Notebook 01 of a copy of the course, for Jupyter saves what it opens; run from top to bottom."""
     folder = tmp_path_factory.mktemp("lab")
     for name in ("notebooks", "utils"):
         shutil.copytree(ROOT / name, folder / "course" / name)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    token = secrets.token_hex(16)
-    own = {f"JUPYTER_{name}_DIR": str(folder / name.lower()) for name in ("CONFIG", "RUNTIME", "DATA")} | {
-        f"JUPYTERLAB_{name}_DIR": str(folder / name.lower()) for name in ("SETTINGS", "WORKSPACES")
-    }
-    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--expose-app-in-browser"]
-    options = [
-        f"--ServerApp.root_dir={folder / 'course'}",
-        f"--ServerApp.port={port}",
-        "--ServerApp.ip=127.0.0.1",
-    ]
-    log = (folder / "log").open("w")
-    server = subprocess.Popen(
-        command + options, env={**os.environ, **own, "JUPYTER_TOKEN": token}, stdout=log, stderr=log
-    )
-    try:
-        for _ in range(240):
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/api?token={token}", timeout=2)
-                break
-            except OSError:
-                assert server.poll() is None, (folder / "log").read_text()
-                time.sleep(0.25)
-        yield f"http://127.0.0.1:{port}/lab/tree/notebooks/{FIRST}?reset&token={token}"
-    finally:
-        server.terminate()
-        server.wait(30)
-        log.close()
+    with chromium() as browser, jupyter(sys.executable, "lab", folder / "course", folder) as server:
+        notebook = NotebookPage(browser, server, FIRST)
+        notebook.run_all()
+        notebook.page.locator(".widget-image").scroll_into_view_if_needed()
+        yield notebook
 
 
 @pytest.fixture(scope="module")
-def page(chromium, lab):
-    """Notebook 01, opened and run from top to bottom."""
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
-        page = browser.new_page(viewport={"width": 1280, "height": 1100})
-        page.problems = []
-        page.on("pageerror", lambda error: page.problems.append(str(error)))
-        page.goto(lab)
-        page.wait_for_function(KERNEL_IDLE, timeout=60_000)
-        page.evaluate("async () => { await jupyterapp.shell.currentWidget.context.ready; }")
-        page.evaluate("() => jupyterapp.commands.execute('notebook:run-all-cells')")
-        page.wait_for_selector(".widget-image", state="attached", timeout=60_000)
-        page.wait_for_function(KERNEL_IDLE, timeout=60_000)
-        page.locator(".widget-image").scroll_into_view_if_needed()
-        yield page
-        browser.close()
+def page(notebook):
+    """The browser's page it is on."""
+    return notebook.page
 
 
 def control(page, name):
@@ -147,10 +80,8 @@ def drag(page, name, to):
     page.mouse.up()
 
 
-def test_run_all_leaves_no_error_on_the_page(page):
-    outputs = page.locator("[data-mime-type*='jupyter.error'], [data-mime-type*='jupyter.stderr']")
-    assert outputs.all_inner_texts() == []
-    assert page.problems == []
+def test_run_all_leaves_no_error_on_the_page(notebook, page):
+    assert notebook.errors() == []
     _, sentence, values = seen(page)
     assert values == {"seq_len": "5", "temperature": "0.5", "query": "5 mouse", "key": "2 cat"}
     assert agrees(sentence, values)
@@ -176,7 +107,7 @@ def test_the_keyboard_moves_a_slider_too(page):
     assert picture != before[0]
 
 
-def test_query_and_key_follow_a_shorter_and_a_longer_sequence(page):
+def test_query_and_key_follow_a_shorter_and_a_longer_sequence(notebook, page):
     drag(page, "query", 1.0)
     before = seen(page)[2]
     drag(page, "seq_len", 0.0)
@@ -187,7 +118,7 @@ def test_query_and_key_follow_a_shorter_and_a_longer_sequence(page):
     _, sentence, values = seen(page)
     assert values == before  # what was asked for is back
     assert agrees(sentence, values)
-    assert page.problems == []
+    assert notebook.errors() == []
 
 
 def test_the_trace_ends_in_the_weight_in_the_picture(page):
