@@ -11,24 +11,38 @@ places = [here, *here.parents, copy := here / "self-attention-course"]
 marks = ("utils/attention.py", "notebooks/.bootstrap.py")
 found = [p for p in places if all((p / m).is_file() for m in marks)]
 if found in ([], [copy]):  # only the notebook is here, as on Colab
-    command = ["clone", "--depth=1", f"--branch={branch}", HOME, str(copy)]
+    commands = [["clone", "-q", "--depth=1", "-b", branch, HOME, str(copy)]]
     if (copy / ".git").exists():
-        command = ["-C", str(copy), "pull", "--ff-only"]
-    said = "git is not installed"
-    if shutil.which("git"):
+        there = ["-C", str(copy)]
+        commands = [
+            [*there, "pull", "-q", "--ff-only", HOME or "origin", branch],
+            [*there, "diff", "--quiet", "FETCH_HEAD"],
+        ]
+    wrong = "" if shutil.which("git") else "git is not installed"
+    for command in [] if wrong else commands:
         run = subprocess.run(
             ["git", *command],
             capture_output=True,
             text=True,
             env={**os.environ, "GIT_TERMINAL_PROMPT": "0"},
         )
-        said = "".join(run.stderr.strip().splitlines()[-1:])
+        if run.returncode:
+            lines = run.stderr.splitlines()
+            words = [s.strip() for s in lines if not s.startswith("hint:")]
+            wrong = " ".join(words) or "the files differ"
+            break
     if not (copy / marks[0]).is_file():
         raise RuntimeError(
             "The course's helpers could not be fetched from "
             f"{HOME or 'anywhere, for COURSE_HOME is not set'}. "
             "Is this machine online? On Kaggle, switch on "
-            f"Settings > Internet. ({said})"
+            f"Settings > Internet. ({wrong})"
+        )
+    if wrong:
+        print(
+            f"I use {copy} as it is, for I could not make it what "
+            f"{HOME or 'its origin'} has now. Delete it and run me "
+            f"again to fetch it anew. ({wrong})"
         )
 root = str((found or [copy])[0])
 for name in [n for n in sys.modules if n.split(".")[0] == "utils"]:
