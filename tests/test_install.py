@@ -35,6 +35,7 @@ def test_python_versions_agree():
     assert "version_info < (3, 11)" in (ROOT / "Makefile").read_text()
 
 
+@pytest.mark.pinned
 def test_what_is_installed_is_what_is_pinned():
     from importlib.metadata import version
 

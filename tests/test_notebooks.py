@@ -8,6 +8,9 @@ import re
 import statistics
 import subprocess
 import sys
+import threading
+from functools import cache
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import nbformat
@@ -155,9 +158,9 @@ def stable(notebook):
     return nbformat.writes(notebook)
 
 
-@every_notebook
-def test_runs_to_the_same_file_and_every_control_moves(path):
-    committed = nbformat.read(path, as_version=4)
+@cache
+def executed(path):
+    """A notebook that was run and swept: what it stores, and how many ends its controls were moved to."""
     notebook = nbformat.read(path, as_version=4)
     refresh.stamp_cells(notebook, path, refresh.home())
     client = NotebookClient(notebook, timeout=120, resources={"metadata": {"path": path.parent}})
@@ -169,10 +172,21 @@ def test_runs_to_the_same_file_and_every_control_moves(path):
         client.execute_cell(last, len(notebook.cells) - 1)
         notebook.cells.pop()
     refresh.normalise(notebook, path.stem)
-    assert stable(notebook) == stable(committed), "run make notebooks, and commit what it changed"
+    return notebook, int(last.outputs[0].data["text/plain"])
+
+
+@every_notebook
+def test_every_control_moves(path):
     controls = sum(len(re.findall(r"\b(?:Choice|DeviceToggle)\(", c.source)) for c in cells(path, "code"))
     questions = sum(cell.source.startswith("predict(") for cell in cells(path, "code"))
-    assert int(last.outputs[0].data["text/plain"]) == 2 * (controls + questions)
+    assert executed(path)[1] == 2 * (controls + questions)
+
+
+@pytest.mark.pinned
+@every_notebook
+def test_runs_to_the_same_file(path):
+    committed = nbformat.read(path, as_version=4)
+    assert stable(executed(path)[0]) == stable(committed), "run make notebooks, and commit what it changed"
 
 
 # -- the first cell -----------------------------------------------------------------------
@@ -221,6 +235,7 @@ def first_cell(cwd, home="", then="", before="", **environment):
         capture_output=True,
         text=True,
         env={**clean, "COURSE_HOME": str(home), **environment},
+        timeout=60,
     )
 
 
@@ -242,18 +257,76 @@ def test_first_cell_fetches_the_course_where_only_the_notebook_is(course, tmp_pa
     git("commit", "-am", "two", cwd=course)
     assert first_cell(alone, url).stdout[0] == "2"  # an old copy is brought up to date
     course.rename(tmp_path / "gone")
-    run = first_cell(alone, url)
-    assert (run.stderr, run.stdout[0]) == ("", "2")  # offline, the copy serves
+    assert used_as_it_is(first_cell(alone, url)) == "2"  # offline, the copy serves
 
 
-def test_first_cell_takes_another_branch(course, tmp_path):
+def used_as_it_is(run):
+    """The version in a copy that could not be brought up to date, once the words for that are found."""
+    words, last = run.stdout.splitlines()
+    assert "self-attention-course as it is" in words
+    assert "Delete it and run me again" in words
+    assert run.stderr == ""
+    return last[0]
+
+
+def change(course, version, *how):
+    (course / "utils" / "attention.py").write_text(f"version = {version}\n")
+    git("commit", "-am", "another version", *how, cwd=course)
+
+
+@pytest.fixture
+def alone(course, tmp_path):
+    """A folder in which the first cell has fetched the course."""
+    folder = tmp_path / "content"
+    folder.mkdir()
+    assert first_cell(folder, course.as_uri()).stdout[0] == "1"
+    return folder
+
+
+def test_first_cell_takes_another_branch_before_and_after_it_has_fetched_one(course, alone, tmp_path):
     git("checkout", "-b", "draft", cwd=course)
-    (course / "utils" / "attention.py").write_text("version = 3\n")
-    git("commit", "-am", "draft", cwd=course)
+    change(course, 3)
     git("checkout", "main", cwd=course)
-    alone = tmp_path / "content"
-    alone.mkdir()
+    assert first_cell(tmp_path, course.as_uri(), COURSE_BRANCH="draft").stdout[0] == "3"
     assert first_cell(alone, course.as_uri(), COURSE_BRANCH="draft").stdout[0] == "3"
+    assert used_as_it_is(first_cell(alone, course.as_uri())) == "3"  # that main is older is said
+
+
+def test_first_cell_takes_a_fork(course, alone, tmp_path):
+    git("clone", str(course), str(tmp_path / "fork"), cwd=tmp_path)
+    change(tmp_path / "fork", 5)
+    assert first_cell(alone, (tmp_path / "fork").as_uri()).stdout[0] == "5"
+
+
+@pytest.mark.parametrize("upstream", ["unchanged", "changed"])
+def test_first_cell_keeps_what_a_reader_changed_in_the_copy_and_says_so(course, alone, upstream):
+    (alone / "self-attention-course" / "utils" / "attention.py").write_text("version = 9\n")
+    if upstream == "changed":
+        change(course, 2)
+    assert used_as_it_is(first_cell(alone, course.as_uri())) == "9"
+
+
+def test_first_cell_says_that_the_course_was_rewritten(course, alone):
+    change(course, 2, "--amend")
+    assert used_as_it_is(first_cell(alone, course.as_uri())) == "1"
+
+
+def test_first_cell_does_not_wait_for_a_password(tmp_path):
+    class Private(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(401)
+            self.send_header("WWW-Authenticate", 'Basic realm="private"')
+            self.end_headers()
+
+        def log_message(self, *words):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Private)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    run = first_cell(tmp_path, f"http://127.0.0.1:{server.server_port}/you/course.git")
+    server.shutdown()
+    assert "could not be fetched from http://127.0.0.1" in run.stderr
+    assert "terminal prompts disabled" in run.stderr
 
 
 def test_first_cell_is_not_misled_by_another_utils(course, tmp_path):
