@@ -1,5 +1,7 @@
 # make lab    open the course in JupyterLab        (make lab ARGS="--no-browser --port 8899")
 # make test   run every test
+# make browsers    every notebook and every control in JupyterLab and classic Notebook (minutes)
+# make test-colab  the notebooks and their tests with Colab's versions, and a start as on Colab
 # make notebooks   run the notebooks and store their outputs
 # make bench   measure how fast and how frugal the helpers are (minutes; ARGS="--device cuda" on a GPU)
 # make home URL=https://github.com/you/course   tell the notebooks where the course lives
@@ -10,8 +12,12 @@ ROOT_USER := $(if $(filter 0,$(shell id -u)),--allow-root)
 BIN = .venv/bin
 # What was installed went with the environment:
 $(shell test -x $(BIN)/python || rm -f .venv/installed .venv/installed-for-tests)
+COLAB = .venv-colab/bin
+$(shell test -x $(COLAB)/python || rm -f .venv-colab/installed)
+# Browsers are driven from .venv, and what the doctor says depends on PyTorch alone.
+NOT_ON_COLAB = $(addprefix --ignore=tests/,test_browser.py test_every_notebook.py test_colab.py) --ignore-glob=*/test_doctor*
 
-.PHONY: lab test notebooks bench home lint
+.PHONY: lab test browsers test-colab notebooks bench home lint
 .DELETE_ON_ERROR:
 
 lab: .venv/installed
@@ -19,6 +25,13 @@ lab: .venv/installed
 
 test: lint
 	$(BIN)/python -m pytest $(ARGS)
+
+browsers: .venv/installed-for-tests .venv-colab/installed
+	CI=true $(BIN)/python -m pytest -m browsers tests/test_every_notebook.py $(ARGS)
+
+test-colab: .venv-colab/installed .venv/installed-for-tests
+	$(COLAB)/python -m pytest -m "not pinned" $(NOT_ON_COLAB) $(ARGS)
+	CI=true $(BIN)/python -m pytest -m browsers tests/test_colab.py $(ARGS)
 
 lint: .venv/installed-for-tests
 	$(BIN)/ruff check
@@ -42,6 +55,12 @@ home: .venv/installed
 	@mkdir -p .venv/etc/jupyter/labconfig
 	@echo '{"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": true}}' \
 	  > .venv/etc/jupyter/labconfig/page_config.json  # no question about news over the first lesson
+	@touch $@
+
+.venv-colab/installed: tests/colab-requirements.txt tests/colab-constraints.txt | .venv/bin/python
+	@echo "Installing $< into .venv-colab (the first time takes minutes)"
+	@test -x $(COLAB)/python || $(BIN)/python -m venv .venv-colab
+	@$(COLAB)/python -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
 .venv/bin/python:

@@ -6,6 +6,7 @@ question on it, `Figure` one live figure. Nothing here knows what a notebook is 
 
 from __future__ import annotations
 
+import ast
 import base64
 import time
 from dataclasses import dataclass
@@ -19,8 +20,7 @@ __all__ = ["FLAGS", "Control", "Figure", "NotebookPage", "Server", "chromium", "
 
 # -- the two front ends -----------------------------------------------------------------------
 
-# The same questions to both, in JavaScript. `cells` gives, for each code cell that has text, its number once
-# it ran; `idle` whether the kernel rests.
+# The same questions to both, in JavaScript. "cells" gives the number of each code cell that has run, or null.
 LAB = {
     "address": "lab/tree/{name}?reset&token={token}",
     "loaded": "() => window.jupyterapp?.shell?.currentWidget?.sessionContext?.session?.kernel?.status"
@@ -28,12 +28,14 @@ LAB = {
     "ready": "async () => { await jupyterapp.shell.currentWidget.context.ready;"
     " jupyterapp.shell.collapseLeft(); }",
     "idle": "() => jupyterapp.shell.currentWidget.sessionContext.session?.kernel?.status === 'idle'",
-    "kernel": "() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.id",
     "cells": "() => jupyterapp.shell.currentWidget.content.widgets.filter(c => c.model.type === 'code'"
     " && c.model.sharedModel.source.trim()).map(c => c.model.executionCount)",
     "run all": "async () => { await jupyterapp.commands.execute('notebook:run-all-cells'); }",
     "run": "async i => { const n = jupyterapp.shell.currentWidget; n.content.activeCellIndex = i;"
     " n.content.deselectAll(); await jupyterapp.commands.execute('notebook:run-cell'); }",
+    "say": "async ([code, expression]) => (await jupyterapp.shell.currentWidget.sessionContext.session.kernel"
+    ".requestExecute({code, silent: true, user_expressions: {expression}}).done).content",
+    "end": "() => jupyterapp.shell.currentWidget.sessionContext.shutdown()",
     "restart": "async () => { await jupyterapp.shell.currentWidget.sessionContext.restartKernel(); }",
 }
 CLASSIC = {
@@ -44,11 +46,13 @@ CLASSIC = {
     " () => { window.kernelRests = is; }); window.kernelRests = true; on('kernel_busy', false);"
     " on('kernel_idle', true); on('kernel_restarting', false); on('kernel_ready', true); }",
     "idle": "() => window.kernelRests && Jupyter.notebook.kernel.is_connected()",
-    "kernel": "() => Jupyter.notebook.kernel.id",
     "cells": "() => Jupyter.notebook.get_cells().filter(c => c.cell_type === 'code' && c.get_text().trim())"
     ".map(c => Number.isInteger(c.input_prompt_number) ? c.input_prompt_number : null)",
     "run all": "() => Jupyter.notebook.execute_all_cells()",
     "run": "i => Jupyter.notebook.execute_cells([i])",
+    "say": "([code, expression]) => new Promise(done => Jupyter.notebook.kernel.execute(code,"
+    " {shell: {reply: answer => done(answer.content)}}, {silent: true, user_expressions: {expression}}))",
+    "end": "() => new Promise(done => Jupyter.notebook.session.delete(done))",
     "restart": "() => new Promise(done => { window.kernelRests = false;"
     " Jupyter.notebook.events.one('kernel_ready.Kernel', () => done());"
     " Jupyter.notebook.kernel.restart(); })",
@@ -77,6 +81,11 @@ class NotebookPage:
         self.page.goto(f"{server.base}/{address}")
         self.page.wait_for_function(self.how["loaded"], timeout=120_000)
         self.ask("ready")
+
+    def close(self) -> None:
+        """Close the page and end its kernel."""
+        self.ask("end")
+        self.page.close()
 
     def ask(self, question: str, argument: Any = None) -> Any:
         """Ask the front end: a name in LAB and CLASSIC."""
@@ -111,9 +120,17 @@ class NotebookPage:
         self.ask("restart")
         self.page.wait_for_function(self.how["idle"], timeout=60_000)
 
+    def kernel_says(self, expression: str, code: str = "") -> Any:
+        """The value of an expression in the kernel, asked for by the page itself, once some code has run."""
+        answer = self.ask("say", [code, expression])
+        assert answer["status"] == "ok", answer
+        value = answer["user_expressions"]["expression"]
+        assert value["status"] == "ok", f"{value.get('ename')}: {value.get('evalue')}"
+        return ast.literal_eval(value["data"]["text/plain"])
+
     def errors(self) -> list[str]:
         """Everything on the page that tells of something wrong."""
-        return self.page.locator(ERRORS).all_inner_texts() + self.problems
+        return self.page.locator(ERRORS).all_text_contents() + self.problems
 
     def settle(self, quiet: int = 150, seconds: float = 30) -> None:
         """Wait until the kernel rests and nothing in the outputs has changed for `quiet` ms."""
@@ -194,6 +211,10 @@ class Figure:
         """The sentence under the picture."""
         return self.box.locator("[aria-live=polite]").text_content()
 
+    def trace(self) -> str:
+        """The arithmetic under it."""
+        return self.box.locator("pre").text_content()
+
     def controls(self) -> list[Control]:
         """The controls over the picture."""
         return [control for control in self.on.controls() if control.figure == self.place]
@@ -217,6 +238,10 @@ class Control:
     def shown(self) -> str | None:
         """What a reader sees chosen; None where nothing is."""
         return self.box.evaluate(SHOWN)
+
+    def words(self) -> str:
+        """All that the box says in which it stands: a question, its choices, its answer."""
+        return self.box.evaluate("box => box.closest('.widget-vbox').textContent")
 
     def options(self) -> int | None:
         """How many there are to choose from; None where the page does not say."""
@@ -282,7 +307,7 @@ class Control:
         """Drag the handle little by little until something else is chosen."""
         before, track = self.shown(), self._track()
         x, y = self._grab()
-        for far in range(2, int(track["width"]), 3):
+        for far in range(3, int(track["width"]), 5):
             self.on.page.mouse.move(x + sign * far, y)
             if self.shown() != before:
                 break

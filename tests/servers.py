@@ -29,7 +29,6 @@ FLAGS = [
     "--disable-sync",
 ]
 NEWS = "@jupyterlab/apputils-extension/notification.jupyterlab-settings"
-TRACKER = "@jupyterlab/notebook-extension/tracker.jupyterlab-settings"
 
 
 def chromium_path() -> str:
@@ -54,16 +53,11 @@ def chromium() -> Iterator[Browser]:
 
 @dataclass
 class Server:
-    """A running Jupyter: its address, its secret, and the folder where its kernels' connection files lie."""
+    """A running Jupyter: its address, its secret, and which front end it serves."""
 
     base: str
     token: str
     frontend: str
-    runtime: Path
-
-    def connection_file(self, kernel: str) -> Path:
-        """Of a kernel, by its id."""
-        return self.runtime / f"kernel-{kernel}.json"
 
 
 @contextmanager
@@ -78,7 +72,7 @@ def jupyter(
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    server = Server(f"http://127.0.0.1:{port}", secrets.token_hex(16), frontend, private / "runtime")
+    server = Server(f"http://127.0.0.1:{port}", secrets.token_hex(16), frontend)
     log = private / "log"
     with log.open("w") as out:
         process = subprocess.Popen(
@@ -114,11 +108,9 @@ def _isolated(python: Path | str, private: Path) -> dict[str, str]:
     names = [f"JUPYTER_{name}_DIR" for name in ("CONFIG", "RUNTIME", "DATA")]
     names += ["IPYTHONDIR", "JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR"]
     own = {name: str(private / name.split("_")[-2 if "_" in name else 0].lower()) for name in names}
-    settings = {NEWS: {"fetchNews": "false", "checkForUpdates": False}, TRACKER: {"windowingMode": "none"}}
-    for name, values in settings.items():
-        path = Path(own["JUPYTERLAB_SETTINGS_DIR"]) / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(values))
+    news = Path(own["JUPYTERLAB_SETTINGS_DIR"]) / NEWS
+    news.parent.mkdir(parents=True, exist_ok=True)
+    news.write_text(json.dumps({"fetchNews": "false", "checkForUpdates": False}))
     keep = {name: value for name, value in os.environ.items() if not name.startswith(("COURSE_", "PYTHON"))}
     return keep | own | {"PATH": f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}"}
 

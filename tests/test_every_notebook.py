@@ -1,0 +1,161 @@
+"""Every notebook in a real browser: run all, move every control by keyboard and by mouse, restart.
+
+After each move the page must show what a computation from nothing gives for the values that the page itself
+shows: the same sentence, the same arithmetic, the same picture to the byte. `make browsers` runs this.
+"""
+
+import hashlib
+import shutil
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.pages import NotebookPage, chromium, jupyter
+from utils.predict import questions
+
+pytestmark = pytest.mark.browsers
+ROOT = Path(__file__).resolve().parent.parent
+NOTEBOOKS = sorted(path.name for path in (ROOT / "notebooks").glob("[0-9]*.ipynb"))
+PYTHONS = {"lab": Path(sys.executable), "classic": ROOT / ".venv-colab" / "bin" / "python"}
+
+# Run in the kernel: what a live figure with such controls must show for such labels. The picture is drawn
+# anew from its background on, and not only what moved.
+TRUTH = """
+def _truth(labels):
+    import hashlib
+    from utils.live import LiveFigure
+
+    figures = {id(thing): thing for thing in get_ipython().user_ns.values() if isinstance(thing, LiveFigure)}
+    (figure,) = [one for one in figures.values() if list(one.controls) == list(labels)]
+    values = {}
+    for name, choice in figure._choices.items():
+        values[name] = dict(choice.pairs(values))[labels[name]]
+    assert figure.values == values, (figure.values, values)
+    shown = figure._computed()
+    for name, panel in figure._panels.items():
+        panel.update(**shown[name])
+    picture = hashlib.sha256(figure._paint(True)).hexdigest()
+    return shown["sentence"], chr(10).join(shown.get("trace", ())), picture
+"""
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory):
+    """A server for each front end, started when first asked for, on a copy of the course."""
+    with ExitStack() as stack:
+        browser, running = stack.enter_context(chromium()), {}
+
+        def server(frontend):
+            if not PYTHONS[frontend].exists():
+                pytest.skip("there is no .venv-colab here: make browsers installs it")
+            if frontend not in running:
+                folder = tmp_path_factory.mktemp(frontend)
+                for name in ("notebooks", "utils"):
+                    shutil.copytree(ROOT / name, folder / "course" / name)
+                start = jupyter(PYTHONS[frontend], frontend, folder / "course", folder)
+                running[frontend] = stack.enter_context(start)
+            return browser, running[frontend]
+
+        yield server
+
+
+@pytest.fixture(
+    scope="module", params=[(f, n) for f in PYTHONS for n in NOTEBOOKS], ids=lambda p: f"{p[0]}-{p[1][:2]}"
+)
+def notebook(request, servers):
+    """A notebook that was run from top to bottom."""
+    frontend, name = request.param
+    opened = NotebookPage(*servers(frontend), f"notebooks/{name}")
+    opened.seconds = opened.run_all()
+    yield opened
+    opened.close()
+
+
+def on_the_page(figure):
+    picture = hashlib.sha256(figure.picture()).hexdigest()
+    return figure.sentence(), figure.trace(), picture
+
+
+def assert_true(notebook, figure, after):
+    """The page shows what its controls ask for. A slow machine is waited for; a stale picture stays."""
+    for _ in range(40):
+        notebook.settle()
+        labels = {control.name: control.shown() for control in figure.controls()}
+        true, seen = notebook.kernel_says(f"_truth({labels!r})", TRUTH), on_the_page(figure)
+        if seen == true:
+            break
+    assert seen == true, (after, labels)
+    assert notebook.errors() == [], (after, labels)
+
+
+def there_and_back(control, by):
+    """The two directions, first the one in which there is room; yields as each is done."""
+    first = 1 if control.step(1, by) else -1
+    if first == -1:
+        assert control.step(-1, by), f"the {by} does not move {control.name}"
+    yield
+    assert control.step(-first, by), f"the {by} does not move {control.name} back"
+    yield
+
+
+def test_runs_without_error(notebook):
+    assert notebook.errors() == []
+    print(f"run all: {notebook.seconds:.1f} s", end=" ")
+
+
+def test_every_control_moves_by_keyboard_and_mouse_and_the_page_tells_the_truth(notebook):
+    for figure in notebook.figures():
+        assert_true(notebook, figure, "run all")
+        for control in figure.controls():
+            if control.options() == 1:
+                continue
+            for by in ("keyboard", "mouse"):
+                for _ in there_and_back(control, by):
+                    assert_true(notebook, figure, (control.name, by))
+            for last, moves in (
+                (False, 4),
+                (True, 40),
+            ):  # the second one is a fast drag along the whole track
+                control.to_end(last, moves)
+                assert_true(notebook, figure, (control.name, "to the last" if last else "to the first"))
+
+
+def test_every_prediction_answers(notebook):
+    asked = [control for control in notebook.controls() if control.kind == "question"]
+    for control in asked:
+        (question,) = [q for q in questions().values() if q["question"] in control.words()]
+        for by in ("keyboard", "mouse"):
+            control.step(1, by)
+            notebook.settle()
+            right = control.shown() == question["choices"][question["answer"]]
+            assert control.words().endswith(question["reason"])
+            assert ("Yes. " in control.words()) == right
+            assert ("Not quite. The answer: " in control.words()) == (not right)
+    assert notebook.errors() == []
+
+
+def test_other_controls_move_without_error(notebook):
+    for control in notebook.controls():
+        if control.figure is None and control.kind != "question":
+            control.step(1, "mouse")
+            notebook.settle()
+    assert notebook.errors() == []
+
+
+def test_after_a_restart_the_old_controls_break_nothing_and_a_new_run_is_alive(notebook):
+    (figure, *_) = notebook.figures()
+    before = on_the_page(figure)
+    notebook.restart()
+    for control in figure.controls():
+        control.step(1, "mouse") or control.step(-1, "mouse")
+    notebook.page.wait_for_timeout(500)
+    assert on_the_page(figure) == before  # nobody is there to answer
+    assert notebook.errors() == []
+    notebook.run_all()
+    assert notebook.errors() == []
+    for figure in notebook.figures():
+        (first, *_) = figure.controls()
+        first.step(1, "mouse") or first.step(-1, "mouse")
+        assert_true(notebook, figure, "a restart and a second run")
