@@ -1,0 +1,51 @@
+"""Cells that are run twice, or without those before them. `make browsers` runs this."""
+
+import json
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+pytestmark = pytest.mark.browsers
+NOTEBOOKS = sorted((Path(__file__).resolve().parent.parent / "notebooks").glob("[0-9]*.ipynb"))
+every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+def client_of(path):
+    notebook = nbformat.read(path, as_version=4)
+    return NotebookClient(notebook, timeout=120, resources={"metadata": {"path": path.parent}})
+
+
+def told(cell):
+    """A cell's outputs as text, its pictures with them; the widgets' own names differ from run to run."""
+    text = json.dumps(cell.outputs, sort_keys=True)
+    return re.sub(r'"model_id": "\w+"|"execution_count": \w+', "", text)
+
+
+@every_notebook
+def test_a_cell_run_twice_says_the_same_twice(path):
+    client = client_of(path)
+    with client.setup_kernel():
+        for number, cell in enumerate(client.nb.cells):
+            if cell.cell_type == "code":
+                client.execute_cell(cell, number)
+                once = told(cell)
+                client.execute_cell(cell, number)
+                if "nbval-ignore-output" not in cell.metadata.get("tags", []):
+                    assert told(cell) == once, cell.source
+
+
+@every_notebook
+def test_a_cell_without_those_before_it_is_right_or_names_what_it_lacks(path):
+    client = client_of(path)
+    with client.setup_kernel():
+        for number, cell in enumerate(client.nb.cells):
+            if cell.cell_type == "code":
+                client.execute_cell(nbformat.v4.new_code_cell("%reset -f"), number)
+                try:
+                    client.execute_cell(cell, number)
+                except CellExecutionError as error:
+                    assert error.ename in ("NameError", "ModuleNotFoundError"), cell.source
