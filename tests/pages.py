@@ -67,14 +67,22 @@ class NotebookPage:
     """One notebook, open in one page.
 
     path      of the notebook, below the server's folder
+    script    JavaScript that the page runs before its own
     problems  what went wrong in the page's own scripts
     """
 
     def __init__(
-        self, browser: Browser, server: Server, path: str, width: int = 1280, height: int = 1100
+        self,
+        browser: Browser,
+        server: Server,
+        path: str,
+        width: int = 1280,
+        height: int = 1100,
+        script: str = "",
     ) -> None:
         self.server, self.how = server, {"lab": LAB, "classic": CLASSIC}[server.frontend]
         self.page: Page = browser.new_page(viewport={"width": width, "height": height})
+        self.page.add_init_script(script)
         self.problems: list[str] = []
         self.page.on("pageerror", lambda error: self.problems.append(str(error)))
         address = self.how["address"].format(name=path, token=server.token)
