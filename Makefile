@@ -4,6 +4,7 @@
 # make test-colab  the notebooks and their tests with Colab's versions, and a start as on Colab
 # make notebooks   run the notebooks and store their outputs
 # make bench   measure how fast and how frugal the helpers are (minutes; ARGS="--device cuda" on a GPU)
+# make latency how fast the live figures answer in a real browser (half an hour)
 # make home URL=https://github.com/you/course   tell the notebooks where the course lives
 
 PYTHON ?= python3
@@ -17,7 +18,7 @@ $(shell test -x $(COLAB)/python || rm -f .venv-colab/installed)
 # Browsers are driven from .venv, and what the doctor says depends on PyTorch alone.
 NOT_ON_COLAB = $(addprefix --ignore=tests/,test_browser.py test_every_notebook.py test_colab.py) --ignore-glob=*/test_doctor*
 
-.PHONY: lab test browsers test-colab notebooks bench home lint
+.PHONY: lab test browsers test-colab notebooks bench latency home lint
 .DELETE_ON_ERROR:
 
 lab: .venv/installed
@@ -42,6 +43,9 @@ notebooks: .venv/installed
 
 bench: .venv/installed
 	$(BIN)/python -m benchmarks $(ARGS)
+
+latency: .venv/installed-for-tests
+	$(BIN)/python -m benchmarks.latency $(ARGS)
 
 home: .venv/installed
 	$(BIN)/python .ci/notebooks.py home $(URL)

@@ -1,0 +1,88 @@
+"""The peer of a live figure: the same scene as tutorials draw it, with `interact` and `plt.show()`.
+
+It runs in the notebook's own kernel: `remember()` before the notebook's cells, `plain(figure)` after them.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import ipywidgets as widgets
+import matplotlib.pyplot as plt
+
+from utils import plots
+from utils.live import LiveFigure
+
+_recipes: dict[int, tuple[dict[str, plots.Panel], dict[str, Any]]] = {}
+_twins: dict[int, dict[str, widgets.Widget]] = {}
+
+
+def remember() -> None:
+    """From now on keep, of every live figure, its panels as they were before they had axes."""
+    make = LiveFigure.__init__
+
+    def init(
+        self: LiveFigure,
+        draw: Any,
+        panels: dict[str, plots.Panel],
+        controls: Any,
+        width: float = 8.0,
+        height: float = 3.8,
+        **arrangement: Any,
+    ) -> None:
+        spare = {name: copy.deepcopy(panel) for name, panel in panels.items()}
+        _recipes[id(self)] = spare, {"width": width, "height": height, **arrangement}
+        make(self, draw, panels, controls, width, height, **arrangement)
+
+    LiveFigure.__init__ = init
+
+
+def plain(figure: LiveFigure) -> None:
+    """Show the peer of a live figure, with the same controls at the same places."""
+    recipe, size = _recipes[id(figure)]
+
+    def show(**values: Any) -> None:
+        for name, choice in figure._choices.items():  # a query beyond a shorter sequence
+            offered = [value for _, value in choice.pairs(values)]
+            values[name] = values[name] if values[name] in offered else offered[-1]
+        shown = figure._draw(**values)
+        panels = {name: copy.deepcopy(panel) for name, panel in recipe.items()}
+        with plots.style():
+            _figure(panels, **size)
+            for name, panel in panels.items():
+                panel.update(**shown[name])
+            plt.show()
+        print(shown["sentence"])
+
+    kinds = {True: widgets.SelectionSlider, False: widgets.Dropdown}
+    controls = {
+        name: kinds[isinstance(control, widgets.SelectionSlider)](
+            options=control.options, index=control.index, description=name
+        )
+        for name, control in figure.controls.items()
+    }
+    _twins[id(figure)] = controls
+    widgets.interact(show, **controls)
+
+
+def to_last(figure: LiveFigure) -> None:
+    """Move every control of a live figure, and of its peer, to its last option: the heaviest setting."""
+    for controls in (figure.controls, _twins[id(figure)]):
+        for control in controls.values():
+            control.index = len(control.options) - 1
+
+
+def _figure(
+    panels: dict[str, plots.Panel],
+    width: float,
+    height: float,
+    mosaic: str = "",
+    widths: list[float] | None = None,
+    heights: list[float] | None = None,
+) -> None:
+    letters = "ABCDEFGH"[: len(panels)]
+    fig = plt.figure(figsize=(width, height), layout="constrained")
+    axes = fig.subplot_mosaic(mosaic or letters, width_ratios=widths, height_ratios=heights)
+    for panel, letter in zip(panels.values(), letters, strict=True):
+        panel.attach(axes[letter])
