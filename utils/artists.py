@@ -9,8 +9,14 @@ import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.backend_bases import RendererBase
 from matplotlib.colors import to_rgb
-from matplotlib.font_manager import findfont
+from matplotlib.font_manager import fontManager, get_font
 from PIL import ImageFont
+
+FONT = "DejaVu Sans"  # comes with matplotlib
+CJK_FONTS = (  # it has no Chinese, Japanese or Korean; of these, the first that is installed is used
+    *("Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans SC", "Source Han Sans SC", "WenQuanYi Zen Hei"),
+    *("PingFang SC", "PingFang HK", "Hiragino Sans GB", "Microsoft YaHei", "SimHei", "Arial Unicode MS"),
+)
 
 
 class Cells(Artist):
@@ -69,7 +75,7 @@ class Numbers(Artist):
 @lru_cache(maxsize=4096)
 def _stamp(text: str, colour: str, height: int) -> np.ndarray:
     """A piece of text as (h, w, 4) RGBA pixels, bottom row first, as Agg wants its images."""
-    mask = _font(height).getmask(text)
+    mask = _font(height, text).getmask(text)
     alpha = np.array(mask, np.uint8).reshape(mask.size[::-1])[::-1]
     pixels = np.empty((*alpha.shape, 4), np.uint8)
     pixels[..., :3] = np.round(255 * np.array(to_rgb(colour)))
@@ -78,5 +84,15 @@ def _stamp(text: str, colour: str, height: int) -> np.ndarray:
 
 
 @lru_cache
-def _font(height: int) -> ImageFont.FreeTypeFont:
-    return ImageFont.truetype(findfont("DejaVu Sans"), height)
+def fonts() -> tuple[str, ...]:
+    """The names of the fonts that a picture's text is taken from, the first that has a letter counts."""
+    installed = {font.name for font in fontManager.ttflist}
+    return (FONT, *[name for name in CJK_FONTS if name in installed][:1])
+
+
+@lru_cache
+def _font(height: int, text: str) -> ImageFont.FreeTypeFont:
+    """The first font that has every letter of the text; the first of all, if none has."""
+    paths = [fontManager.findfont(name) for name in fonts()]
+    able = [path for path in paths if {ord(letter) for letter in text} <= set(get_font(path).get_charmap())]
+    return ImageFont.truetype((able or paths)[0], height)

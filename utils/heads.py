@@ -12,7 +12,7 @@ from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.colors import to_rgba
 
 from utils.artists import Cells, Numbers
-from utils.plots import FAINT, INK, KEY, LONGEST, QUERY, SHARES
+from utils.plots import FAINT, INK, KEY, QUERY, SHARES, short
 
 PALETTE = colormaps[SHARES]
 UNIT = 4  # pixels of the raster per cell, at least
@@ -98,15 +98,15 @@ class Lines:
         weights = np.nan_to_num(np.asarray(weights, dtype=float))
         if weights.shape != (len(words),) or len(words) > self.most or not 0 <= focus < len(words):
             raise ValueError(f"weights {weights.shape} and word {focus} do not fit {len(words)} words")
-        short = [w if len(w) <= LONGEST else f"{w[: LONGEST - 1]}…" for w in words]
+        names = [short(word) for word in words]
         shown = [j for j in range(len(words)) if weights[j] > 0.01]
         self.lines.set_segments([[(0.32, focus), (0.66, j)] for j in shown])
         self.lines.set_linewidth([0.5 + 8 * weights[j] for j in shown])
         self.lines.set_color([to_rgba(KEY, 0.25 + 0.7 * min(1.0, weights[j])) for j in shown])
-        asked = [(0.0, i, word, QUERY if i == focus else FAINT) for i, word in enumerate(short)]
+        asked = [(0.0, i, word, QUERY if i == focus else FAINT) for i, word in enumerate(names)]
         found = [
             (0.68, j, f"{word}  {weights[j]:.2f}" if j in shown else word, INK if j in shown else FAINT)
-            for j, word in enumerate(short)
+            for j, word in enumerate(names)
         ]
         self.words.show([(0.0, -1.0, "query", QUERY), (0.68, -1.0, "key", KEY), *asked, *found])
         return False

@@ -28,6 +28,7 @@ from utils.png import to_png
 __all__ = ["Choice", "LiveFigure"]
 
 BUSY = 0.010  # s: an event this soon after a draw means that more are waiting
+LONGEST_ERROR = 500  # characters: a page need not take more of what went wrong
 SOON = 0.004  # s: how long to let them arrive before one draw serves them all
 
 
@@ -185,7 +186,7 @@ class LiveFigure:
             yield
         except BaseException as error:  # an interrupt, too, leaves some panels changed and others not:
             self._background = None  # draw all of them next time
-            words = html.escape(f"{type(error).__name__}: {error}")
+            words = html.escape(f"{type(error).__name__}: {error}"[:LONGEST_ERROR])
             self.error.value = f'<p role="alert" style="color:#B00020">{words}</p>'
             raise
 

@@ -18,6 +18,8 @@ import torch
 from torch import Tensor
 
 DATA = Path(__file__).parent / "data"
+LONGEST = 40  # characters of a strange word that are looked at
+MOST = 4096  # tokens: each may attend to each, and that is 16 million weights
 TELLING_HEADS = {  # (layer, head), counted from 0: where the head looks
     (0, 2): "the previous token",
     (1, 8): "the next token",
@@ -60,10 +62,15 @@ def word_vectors(tokens: Sequence[str]) -> np.ndarray:
     tokens   n words; upper and lower case are the same word
     returns  (n, 384) float32
 
-    Raises KeyError for a word without a vector, and names words that are spelled alike.
+    Raises KeyError for a word without a vector, and names words that are spelled alike; ValueError for more
+    tokens than an attention matrix has room for.
     """
     if isinstance(tokens, str):
-        raise TypeError(f"tokens must be a list of words: write {tokens!r}.split()")
+        raise TypeError(f"tokens must be a list of words: write {tokens[:LONGEST]!r}.split()")
+    if len(tokens) > MOST:
+        raise ValueError(
+            f"{len(tokens):,} tokens would have {len(tokens) ** 2:,} weights of attention: take {MOST:,} at most"
+        )
     return _load("word_vectors.npy")[[_index(token) for token in tokens]]
 
 
@@ -203,9 +210,9 @@ def _index(word: str) -> int:
     known = word if word in words() else word.lower()  # [CLS] and [SEP] are capitals
     if known in words():
         return words().index(known)
-    alike = difflib.get_close_matches(known, words())
+    alike = difflib.get_close_matches(known[:LONGEST], words())
     hint = f"; spelled alike: {', '.join(alike)}" if alike else ""
-    raise KeyError(f"there is no vector for {word!r} among the course's {len(words())} words{hint}")
+    raise KeyError(f"there is no vector for {word[:LONGEST]!r} among the course's {len(words())} words{hint}")
 
 
 def _unit(x: np.ndarray) -> np.ndarray:

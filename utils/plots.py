@@ -29,7 +29,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from utils.artists import Cells, Numbers
+from utils.artists import Cells, Numbers, fonts
 
 QUERY, KEY, VALUE = "#D55E00", "#0072B2", "#009E73"  # Okabe and Ito's colour-blind safe palette
 INK, FAINT, PALE, EMPTY = "#222222", "#767676", "#A9BDD1", "#F2F2F2"
@@ -38,7 +38,6 @@ SHARES, SIGNED = "Blues", "RdBu_r"  # weights 0 ... 1; signed values around 0
 STYLE = {
     "figure.facecolor": "white",
     "axes.facecolor": "white",
-    "font.family": ["DejaVu Sans"],
     "font.size": 10,
     "axes.titlesize": 11,
     "text.color": INK,
@@ -52,6 +51,7 @@ STYLE = {
 
 CELLS_WITH_NUMBERS = 6  # a matrix of up to 6 x 6 has its values written into it
 LONGEST = 14  # characters of a token that an axis has room for
+MOST = 512  # tokens that an axis has room for: a cell is a pixel then
 LABELS_IN_FULL = 26  # with more tokens than that, an axis names every second one
 ROWS_WITH_NUMBERS = 16  # with more bars than that, only the longest and the marked one have a number,
 BARS_NAMED = 6  # up to this many
@@ -66,7 +66,7 @@ def style() -> Iterator[None]:
     with _one_at_a_time, rc_context(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from")  # an emoji in a reader's sentence
         rcdefaults()
-        rcParams.update(STYLE)
+        rcParams.update(STYLE | {"font.family": list(fonts())})
         yield
 
 
@@ -199,7 +199,7 @@ class Bars:
     @staticmethod
     def _text(value: float, name: str, count: int) -> str:
         """The number; where the axis has no room for every name, the name too."""
-        return f"{value:z.2f}" if count <= LABELS_IN_FULL else f"{value:z.2f} {_short(name)}"
+        return f"{value:z.2f}" if count <= LABELS_IN_FULL else f"{value:z.2f} {short(name)}"
 
 
 def _numbered(lengths: np.ndarray, count: int, mark: int | None) -> list[int]:
@@ -299,6 +299,8 @@ def _attach_once(panel: Panel) -> None:
 
 
 def _names(labels: Sequence[object]) -> tuple[str, ...]:
+    if len(labels) > MOST:
+        raise ValueError(f"a picture has room for {MOST} tokens, not for {len(labels)}: show a part of them")
     return tuple(str(label) for label in labels)
 
 
@@ -317,17 +319,19 @@ def _checked(values: Any, labels: tuple[tuple[str, ...], ...], mark: tuple[int, 
     return values
 
 
-def _short(label: str) -> str:
-    return label if len(label) <= LONGEST else f"{label[: LONGEST - 1]}…"
+def short(label: str) -> str:
+    """A token as a picture shows it: one line, no more than LONGEST characters, none that cannot be seen."""
+    seen = "".join(letter for letter in " ".join(label[:999].split()) if letter.isprintable())
+    return seen if len(seen) <= LONGEST else f"{seen[: LONGEST - 1]}…"
 
 
 def _name_ticks(axis: Axis, labels: Sequence[str]) -> None:
     """A tick for each label; where they would overlap, for every second or third one."""
     step = -(-len(labels) // LABELS_IN_FULL)
     size = 10 if len(labels) <= 11 else 8 if len(labels) <= ROWS_WITH_NUMBERS else 7
-    short = [_short(label) for label in labels]
-    axis.set_ticks(range(0, len(labels), step), short[::step], fontsize=size)
-    slanted = axis.axis_name == "x" and max(map(len, short)) > 2
+    names = [short(label) for label in labels]
+    axis.set_ticks(range(0, len(labels), step), names[::step], fontsize=size)
+    slanted = axis.axis_name == "x" and max(map(len, names)) > 2
     for label in axis.get_ticklabels():
         label.set_parse_math(False)  # a token may hold a dollar sign
         if axis.axis_name == "x":

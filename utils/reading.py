@@ -10,6 +10,7 @@ import numpy as np
 from utils.attention import entropy
 
 LARGE = 80  # scores beyond this are shown with the largest one subtracted, as softmax does
+LONGEST = 40  # characters of a token that a sentence has room for
 SPELLED_OUT = 6  # a sum of up to this many terms is written out
 
 
@@ -43,7 +44,8 @@ def _whom(weights: np.ndarray, tokens: Sequence[str], query: int) -> str:
 
 
 def _word(tokens: Sequence[str], place: int) -> str:
-    return f"“{tokens[place]}” (word {place + 1})"
+    token = str(tokens[place])
+    return f"“{token if len(token) <= LONGEST else f'{token[: LONGEST - 1]}…'}” (word {place + 1})"
 
 
 def trace_weight(
