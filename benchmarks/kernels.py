@@ -2,7 +2,7 @@
 
 Executes every notebook in two kernels that live at the same time; writes docs/kernels.json and the tables in
 docs/teaching.md. "Own" is the highest resident memory less what is shared with other processes, chiefly
-PyTorch's libraries. (Only Linux tells what is shared; elsewhere all is "own".) Exit status 1: a bar is missed.
+PyTorch's libraries. (Only Linux tells what is shared; elsewhere all is "own".) Exits with 1 if it is too much.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def tables(record: dict) -> str:
     lines += ["", "| machine | students with one kernel each | with two |", "|---|---|---|"]
     for size in (4, 8, 16, 32):
         lines.append(f"| {size} GB | {students(size, 1, record)} | {students(size, 2, record)} |")
-    return "\n".join([*lines, ""])
+    return "\n".join([*lines, "", ""])  # a blank line ends the table
 
 
 def shortfalls(record: dict) -> list[str]:
