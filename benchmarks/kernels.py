@@ -1,8 +1,9 @@
 """What a class needs of a machine:  python -m benchmarks.kernels  (Linux, macOS; minutes)
 
 Executes every notebook in two kernels that live at the same time; writes docs/kernels.json and the tables in
-docs/teaching.md. "Own" is the highest resident memory less what is shared with other processes, chiefly
-PyTorch's libraries. (Only Linux tells what is shared; elsewhere all is "own".) Exits with 1 if it is too much.
+docs/teaching.md. "Own" is the highest resident memory less what is shared with other processes,
+chiefly PyTorch's libraries. (Only Linux tells what is shared; elsewhere all is "own".) Exits with 1
+if a bar is missed.
 """
 
 from __future__ import annotations
