@@ -39,7 +39,7 @@ class Sizes:
 def sizes(device: torch.device) -> Sizes:
     """Seconds on a CPU; on a GPU up to 64 thousand tokens."""
     if device.type == "cpu":
-        return Sizes((256, 512, 1024, 2048), heads=4, d_k=32, dtype=torch.float32, repeats=3)
+        return Sizes((192, 384, 768, 1536), heads=4, d_k=32, dtype=torch.float32, repeats=3)
     lengths = tuple(1024 * k for k in (1, 2, 4, 8, 16, 32, 64))
     return Sizes(lengths, heads=8, d_k=64, dtype=torch.float16, repeats=5)
 
