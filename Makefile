@@ -6,6 +6,7 @@
 # make bench   measure how fast and how frugal the helpers are (minutes; ARGS="--device cuda" on a GPU)
 # make kernels   measure the memory and CPU seconds that a class needs (minutes), for docs/teaching.md
 # make latency how fast the live figures answer in a real browser (half an hour)
+# make steady  do the notebooks say the same in every one of 20 runs? (20 minutes)
 # make home URL=https://github.com/you/course   tell the notebooks where the course lives
 
 PYTHON ?= python3
@@ -19,7 +20,7 @@ $(shell test -x $(COLAB)/python || rm -f .venv-colab/installed)
 # Browsers are driven from .venv, and what the doctor says depends on PyTorch alone.
 NOT_ON_COLAB = $(addprefix --ignore=tests/,test_browser.py test_every_notebook.py test_colab.py) --ignore-glob=*/test_doctor*
 
-.PHONY: lab test browsers test-colab notebooks bench kernels latency home lint
+.PHONY: lab test browsers test-colab notebooks bench kernels latency steady home lint
 .DELETE_ON_ERROR:
 
 lab: .venv/installed
@@ -50,6 +51,9 @@ kernels: .venv/installed
 
 latency: .venv/installed-for-tests
 	$(BIN)/python -m benchmarks.latency $(ARGS)
+
+steady: .venv/installed
+	$(BIN)/python .ci/steady.py $(ARGS)
 
 home: .venv/installed
 	$(BIN)/python .ci/notebooks.py home $(URL)

@@ -174,7 +174,7 @@ CLAIMS = {
             "2 How large is a dot product",
             "its variance is d_k",
             "many_q * many_k",
-            r"1024 +variance / d_k = 0\.99",
+            r"1024 +variance / d_k = 1\.00",
         ),
         (
             "3 What large scores do",

@@ -69,7 +69,8 @@ def word_vectors(tokens: Sequence[str]) -> np.ndarray:
         raise TypeError(f"tokens must be a list of words: write {tokens[:LONGEST]!r}.split()")
     if len(tokens) > MOST:
         raise ValueError(
-            f"{len(tokens):,} tokens would have {len(tokens) ** 2:,} weights of attention: take {MOST:,} at most"
+            f"{len(tokens):,} tokens would have {len(tokens) ** 2:,} weights of attention: "
+            f"take {MOST:,} at most"
         )
     return _load("word_vectors.npy")[[_index(token) for token in tokens]]
 

@@ -193,11 +193,12 @@ def _compare(found: Any, wanted: Any) -> str:
 
 
 def _closeness(found: Any, wanted: Any) -> str:
-    """How near a right result is: rounding differs from one right way to another."""
+    """How near a right result is, in steps: rounding differs from one right way, or machine, to another."""
     if isinstance(wanted, tuple):
         return ", ".join(_closeness(f, w) for f, w in zip(found, wanted, strict=True))
-    gap = float(np.nan_to_num(np.abs(_numbers(found) - np.asarray(wanted, dtype=float))).max(initial=0.0))
-    return f"equal but for rounding, largest difference {gap:.0e}" if gap else "exactly equal"
+    wanted = np.asarray(wanted, dtype=float)
+    gap = float(np.nan_to_num(np.abs(_numbers(found) - wanted)).max(initial=0.0)) / _rounding(wanted) * NEAR
+    return f"equal, within {next(step for step in (1e-12, 1e-9, NEAR) if gap <= step):g}"
 
 
 def _numbers(found: Any) -> np.ndarray:
