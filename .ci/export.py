@@ -1,0 +1,266 @@
+"""The course as static pages, made from the committed notebooks as they stand. Nothing is executed.
+
+html     site/*.html: a page for each notebook, an index, and the source files that they link to
+slides   site/slides/*.html: each notebook as slides for a class
+
+Every file is complete in itself: style, pictures and formulas (as MathML) are inside, and nothing is
+fetched when it is opened, from a disk or from a server. The same notebooks give the same bytes.
+
+The slides have 40 lines of script of their own (pages/slides.js). nbconvert's slides fetch reveal.js from
+elsewhere each time they are shown; brought along, it would be a megabyte for each notebook, and it scales
+a slide to fit, so that a long cell becomes too small to read from the last row. Ours are plain sections:
+a slide that is too long scrolls, everything prints, and without script all slides stand on one page.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+import os
+import re
+import shutil
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import nbformat
+from latex2mathml.converter import convert
+from nbconvert.exporters import HTMLExporter
+from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from traitlets.config import Config
+
+ROOT = Path(__file__).resolve().parent.parent
+SEEN = ["text/html", "text/markdown", "image/png", "text/plain"]  # the best of an output, for a page at rest
+TALLEST = 24  # lines that a slide has room for, roughly
+WIDE = 80  # characters of text in a line of a slide
+
+
+@dataclass
+class Site:
+    """Where everything is.
+
+    home     the repository's address, where source files are linked to; "" if there is none
+    sources  files of the repository that pages link to; without a home each gets a page of its own
+    """
+
+    folder: Path
+    home: str = ""
+    sources: set[str] = field(default_factory=set)
+
+    def page_of(self, file: str) -> str:
+        """The address of a file of the repository: its page, seen from the site's folder, or its home."""
+        if file == "README.md":
+            return "index.html"
+        if file.endswith(".ipynb"):
+            return Path(file).with_suffix(".html").name
+        if self.home:
+            return f"{self.home}/blob/main/{file}"
+        self.sources.add(file)
+        return f"{file}.html"
+
+    def address(self, link: str, source: str, page: str) -> str:
+        """A link in `source`, a file of the repository, as it must read on `page`, a file of the site."""
+        path, mark, anchor = link.partition("#")
+        if not path or re.match(r"\w+:", link):
+            return link
+        target = self.page_of(os.path.normpath(Path(source).parent / path))
+        if not target.startswith("https:"):
+            target = os.path.relpath(target, Path(page).parent)
+        return target + mark + anchor
+
+
+# -- Markdown -----------------------------------------------------------------------------
+
+
+class Renderer(IPythonRenderer):
+    """Markdown as HTML, with Jupyter's names of headings, formulas as MathML, and links within the site."""
+
+    def __init__(self, site: Site, source: str, page: str) -> None:
+        super().__init__(escape=False, embed_images=True, path=str((ROOT / source).parent))
+        self.place = site, source, page
+
+    def heading(self, text: str, level: int, **attrs: Any) -> str:
+        name = html.unescape(re.sub(r"<[^>]+>", "", text)).replace(" ", "-")
+        return f'<h{level} id="{html.escape(name)}">{text}</h{level}>\n'
+
+    def inline_math(self, body: str) -> str:
+        """A chain of equations may break before each "=": browsers do not break a formula."""
+        steps = re.split(r"\s+(?=(?:=|\\approx)\s)", body)
+        whole = all(step.count("{") == step.count("}") for step in steps) and "\\begin" not in body
+        return " ".join(convert(step) for step in (steps if whole else [body]))
+
+    def block_math(self, body: str) -> str:
+        return f'<div class="formula">{convert(body, display="block")}</div>'
+
+    def link(self, text: str, url: str, title: str | None = None) -> str:
+        site, source, page = self.place
+        return super().link(text, site.address(url, source, page), title)
+
+    def table(self, text: str) -> str:
+        return f'<div class="scroll"><table>\n{text}</table></div>\n'
+
+
+def markdown(text: str, renderer: Renderer) -> str:
+    """Markdown as HTML. What is folded is Markdown, too, also where no empty line says so."""
+    text = re.sub(r"(</summary>)(?=\S)", r"\1\n\n", text)
+    text = re.sub(r"(?<=\S)(</details>)", r"\n\n\1\n", text)
+    found = MarkdownWithMath(renderer=renderer).render(text)
+    return re.sub(r'<p>(<div class="formula">.*?</div>)</p>', r"\1", found, flags=re.DOTALL)
+
+
+# -- a notebook as a file -----------------------------------------------------------------
+
+
+class Exporter(HTMLExporter):
+    """nbconvert with the course's templates (.ci/pages) and its Markdown."""
+
+    def __init__(self, site: Site, source: str, page: str, template: str) -> None:
+        super().__init__(
+            config=Config(NbConvertBase={"display_data_priority": SEEN}),
+            template_name="pages",
+            template_file=template,
+            extra_template_basedirs=[str(ROOT / ".ci")],
+        )
+        self.renderer = Renderer(site, source, page)
+
+    @jinja2.pass_context
+    def markdown2html(self, context: jinja2.runtime.Context, source: str) -> str:
+        return markdown(source, self.renderer)
+
+
+def write(site: Site, source: str, page: str, notebook: nbformat.NotebookNode, **resources: Any) -> None:
+    """Write one file of the site, made from `source` with the template page.html.j2 or slides.html.j2."""
+    template = "slides.html.j2" if page.startswith("slides/") else "page.html.j2"
+    text, _ = Exporter(site, source, page, template).from_notebook_node(notebook, resources)
+    (site.folder / page).parent.mkdir(parents=True, exist_ok=True)
+    (site.folder / page).write_text(text, encoding="utf-8", newline="\n")
+
+
+def notebooks() -> dict[str, nbformat.NotebookNode]:
+    """The committed notebooks by their place in the repository, in the order of the course."""
+    paths = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
+    return {str(path.relative_to(ROOT)): nbformat.read(path, as_version=4) for path in paths}
+
+
+def title(notebook: nbformat.NotebookNode) -> str:
+    return re.search(r"(?m)^# (.+)$", notebook.cells[0].source)[1]
+
+
+# -- pages --------------------------------------------------------------------------------
+
+
+def write_pages(site: Site) -> None:
+    """A page for each notebook, and one for each source file that they link to."""
+    course = notebooks()
+    places = [{"href": Path(f).with_suffix(".html").name, "title": title(n)} for f, n in course.items()]
+    for number, (file, notebook) in enumerate(course.items()):
+        write(
+            site,
+            file,
+            places[number]["href"],
+            notebook,
+            title=places[number]["title"],
+            index={"href": "index.html", "title": "the course"},
+            previous=places[number - 1] if number else None,
+            next=places[number + 1] if number + 1 < len(places) else None,
+            how_to_run="index.html#Start",
+        )
+    for file in sorted(site.sources):
+        text = (ROOT / file).read_text(encoding="utf-8").rstrip()
+        shown = new_notebook(cells=[new_markdown_cell(f"# {file}"), new_code_cell(text)])
+        shown.metadata.language_info = {"name": "python"}
+        index = {"href": os.path.relpath("index.html", Path(file).parent), "title": "the course"}
+        write(site, file, f"{file}.html", shown, title=file, index=index)
+
+
+def write_index(site: Site) -> None:
+    """The front page, out of the README: what the course is, its path, how to run it; and the slides."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    opening = re.sub(r"<!-- home -->.*?<!-- /home -->", "", readme.partition("\n## ")[0], flags=re.DOTALL)
+    path = section(readme, "The path").split("\n\n")
+    parts = [opening, "\n\n".join(path[:2])]
+    if made := sorted((site.folder / "slides").glob("*.html")):
+        course = {Path(file).stem: title(notebook) for file, notebook in notebooks().items()}
+        rows = "\n".join(f"- [{course[deck.stem]}](slides/{deck.name})" for deck in made)
+        parts.append(f"## Slides\n\nFor a class, moved on by the arrow keys:\n\n{rows}")
+    parts.append(section(readme, "Start"))
+    cells = [new_markdown_cell(part) for part in parts]
+    write(site, "README.md", "index.html", new_notebook(cells=cells), title=title(new_notebook(cells=cells)))
+
+
+def section(readme: str, name: str) -> str:
+    """A section of the README, with its heading."""
+    return re.search(rf"(?ms)^## {name}$.*?(?=^## |\Z)", readme)[0].strip()
+
+
+# -- slides -------------------------------------------------------------------------------
+
+
+def write_slides(site: Site) -> None:
+    for file, notebook in notebooks().items():
+        name = Path(file).stem
+        notebook.cells = list(on_slides(notebook.cells))
+        write(
+            site,
+            file,
+            f"slides/{name}.html",
+            notebook,
+            title=title(notebook),
+            whole=f"../{name}.html",
+            how_to_run="../index.html#Start",
+        )
+
+
+def on_slides(cells: list[nbformat.NotebookNode]) -> Iterator[nbformat.NotebookNode]:
+    """The cells, without the first code cell; each that begins a slide knows the slide's number and part.
+
+    A slide begins with every text, and with code for which the slide before has no room.
+    """
+    number, part, filled = 0, "", math.inf
+    for cell in cells:
+        if "bootstrap" in cell.metadata.get("tags", []):
+            continue
+        heading = re.match(r"#+ (.+)", cell.source) if cell.cell_type == "markdown" else None
+        filled += height(cell)
+        if (cell.cell_type == "markdown" and not cell.source.startswith("<details>")) or filled > TALLEST:
+            number, filled = number + 1, height(cell)
+            cell.metadata |= {"slide": number, "part": "" if heading else part}
+        part = heading[1] if heading else part
+        yield cell
+
+
+def height(cell: nbformat.NotebookNode) -> float:
+    """How many lines a cell takes on a slide, roughly; what is folded takes one."""
+    text = re.sub(r"(?s)<details>.*?</details>", "", cell.source)
+    lines = sum(max(1, math.ceil(len(line) / WIDE)) for line in text.splitlines())
+    for output in cell.get("outputs", []):
+        data = output.get("data", {})
+        said = output.get("text", "") or data.get("text/plain", "")
+        lines += 16 if "image/png" in data else 1 + len(said.splitlines())
+    return lines
+
+
+def main(command: str, folder: Path) -> None:
+    """Make the pages or the slides; what the other command made stays."""
+    home = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["course"]["home"]
+    site = Site(folder, home)
+    if command == "html":
+        for old in folder.glob("*"):
+            if old.name != "slides":
+                shutil.rmtree(old) if old.is_dir() else old.unlink()
+        write_pages(site)
+    elif command == "slides":
+        shutil.rmtree(folder / "slides", ignore_errors=True)
+        write_slides(site)
+    else:
+        sys.exit(__doc__)
+    write_index(site)
+
+
+if __name__ == "__main__":
+    main("".join(sys.argv[1:2]), ROOT / "site")
