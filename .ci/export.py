@@ -15,13 +15,11 @@ a slide that is too long scrolls, everything prints, and without script all slid
 from __future__ import annotations
 
 import html
-import math
 import os
 import re
 import shutil
 import sys
 import tomllib
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,12 +30,11 @@ from latex2mathml.converter import convert
 from nbconvert.exporters import HTMLExporter
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from slides import on_slides
 from traitlets.config import Config
 
 ROOT = Path(__file__).resolve().parent.parent
 SEEN = ["text/html", "text/markdown", "image/png", "text/plain"]  # the best of an output, for a page at rest
-TALLEST = 24  # lines that a slide has room for, roughly
-WIDE = 80  # characters of text in a line of a slide
 
 
 @dataclass
@@ -92,10 +89,11 @@ class Renderer(IPythonRenderer):
         """A chain of equations may break before each "=": browsers do not break a formula."""
         steps = re.split(r"\s+(?=(?:=|\\approx)\s)", body)
         whole = all(step.count("{") == step.count("}") for step in steps) and "\\begin" not in body
-        return " ".join(convert(step) for step in (steps if whole else [body]))
+        first, *others = steps if whole else [body]
+        return "<wbr>".join([mathml(first), *(mathml("{}" + step) for step in others)])
 
     def block_math(self, body: str) -> str:
-        return f'<div class="formula">{convert(body, display="block")}</div>'
+        return f'<div class="formula">{mathml(body, "block")}</div>'
 
     def link(self, text: str, url: str, title: str | None = None) -> str:
         site, source, page = self.place
@@ -103,6 +101,16 @@ class Renderer(IPythonRenderer):
 
     def table(self, text: str) -> str:
         return f'<div class="scroll"><table>\n{text}</table></div>\n'
+
+
+def mathml(formula: str, display: str = "inline") -> str:
+    """A formula of LaTeX as MathML, which browsers draw themselves. What is not understood is an error."""
+    formula = re.sub(r"(?<=\{)aligned(?=\})", "split", formula)  # the one of the two names that is known
+    formula = re.sub(r"(\w) (\\log)", r"\1\\,\2", formula)  # MathML knows no space before a function
+    found = convert(formula, display=display)
+    if re.search(r">[^<]*[\\&](?!#)[^<]*<", found):
+        raise ValueError(f"no MathML for the formula {formula!r}")
+    return found
 
 
 def markdown(text: str, renderer: Renderer) -> str:
@@ -214,35 +222,6 @@ def write_slides(site: Site) -> None:
             whole=f"../{name}.html",
             how_to_run="../index.html#Start",
         )
-
-
-def on_slides(cells: list[nbformat.NotebookNode]) -> Iterator[nbformat.NotebookNode]:
-    """The cells, without the first code cell; each that begins a slide knows the slide's number and part.
-
-    A slide begins with every text, and with code for which the slide before has no room.
-    """
-    number, part, filled = 0, "", math.inf
-    for cell in cells:
-        if "bootstrap" in cell.metadata.get("tags", []):
-            continue
-        heading = re.match(r"#+ (.+)", cell.source) if cell.cell_type == "markdown" else None
-        filled += height(cell)
-        if (cell.cell_type == "markdown" and not cell.source.startswith("<details>")) or filled > TALLEST:
-            number, filled = number + 1, height(cell)
-            cell.metadata |= {"slide": number, "part": "" if heading else part}
-        part = heading[1] if heading else part
-        yield cell
-
-
-def height(cell: nbformat.NotebookNode) -> float:
-    """How many lines a cell takes on a slide, roughly; what is folded takes one."""
-    text = re.sub(r"(?s)<details>.*?</details>", "", cell.source)
-    lines = sum(max(1, math.ceil(len(line) / WIDE)) for line in text.splitlines())
-    for output in cell.get("outputs", []):
-        data = output.get("data", {})
-        said = output.get("text", "") or data.get("text/plain", "")
-        lines += 16 if "image/png" in data else 1 + len(said.splitlines())
-    return lines
 
 
 def main(command: str, folder: Path) -> None:
