@@ -7,6 +7,8 @@
 # make kernels   measure the memory and CPU seconds that a class needs (minutes), for docs/teaching.md
 # make latency how fast the live figures answer in a real browser (half an hour)
 # make steady  do the notebooks say the same in every one of 20 runs? (20 minutes)
+# make html   the notebooks as pages, in site/    (make slides: as slides for a class, too)
+# make student   a copy to hand out, without solutions, in student/    (make student ARGS="--no-hints")
 # make home URL=https://github.com/you/course   tell the notebooks where the course lives
 
 PYTHON ?= python3
@@ -20,7 +22,7 @@ $(shell test -x $(COLAB)/python || rm -f .venv-colab/installed)
 # Browsers are driven from .venv, and what the doctor says depends on PyTorch alone.
 NOT_ON_COLAB = $(addprefix --ignore=tests/,test_browser.py test_every_notebook.py test_colab.py) --ignore-glob=*/test_doctor*
 
-.PHONY: lab test browsers test-colab notebooks bench kernels latency steady home lint
+.PHONY: lab test lint browsers test-colab notebooks html slides student bench latency kernels steady home
 .DELETE_ON_ERROR:
 
 lab: .venv/installed
@@ -57,6 +59,14 @@ steady: .venv/installed
 
 home: .venv/installed
 	$(BIN)/python .ci/notebooks.py home $(URL)
+
+html slides: .venv/installed-for-tests
+	$(BIN)/python .ci/export.py $@
+
+slides: html
+
+student: .venv/installed
+	$(BIN)/python .ci/student.py $(ARGS)
 
 .venv/installed: requirements.txt
 .venv/installed-for-tests: requirements.txt tests/requirements.txt

@@ -81,6 +81,10 @@ class Renderer(IPythonRenderer):
         super().__init__(escape=False, embed_images=True, path=str((ROOT / source).parent))
         self.place = site, source, page
 
+    def block_html(self, html: str) -> str:
+        """As it stands: embedding pictures would close a tag that closes in a later block."""
+        return html + "\n"
+
     def heading(self, text: str, level: int, **attrs: Any) -> str:
         name = html.unescape(re.sub(r"<[^>]+>", "", text)).replace(" ", "-")
         return f'<h{level} id="{html.escape(name)}">{text}</h{level}>\n'
