@@ -21,6 +21,7 @@ import shutil
 import sys
 import tomllib
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,8 @@ class Site:
         """The address of a file of the repository: its page, seen from the site's folder, or its home."""
         if file == "README.md":
             return "index.html"
+        if file.startswith("slides/"):
+            return file
         if file.endswith(".ipynb"):
             return Path(file).with_suffix(".html").name
         if self.home:
@@ -131,24 +134,32 @@ def markdown(text: str, renderer: Renderer) -> str:
 class Exporter(HTMLExporter):
     """nbconvert with the course's templates (.ci/pages) and its Markdown."""
 
-    def __init__(self, site: Site, source: str, page: str, template: str) -> None:
+    renderer: Renderer  # of the file that is being written
+
+    def __init__(self, template: str) -> None:
         super().__init__(
             config=Config(NbConvertBase={"display_data_priority": SEEN}),
             template_name="pages",
             template_file=template,
             extra_template_basedirs=[str(ROOT / ".ci")],
         )
-        self.renderer = Renderer(site, source, page)
 
     @jinja2.pass_context
     def markdown2html(self, context: jinja2.runtime.Context, source: str) -> str:
         return markdown(source, self.renderer)
 
 
+@cache
+def exporter(template: str) -> Exporter:
+    """One for each template, which need not be read again for every file."""
+    return Exporter(template)
+
+
 def write(site: Site, source: str, page: str, notebook: nbformat.NotebookNode, **resources: Any) -> None:
     """Write one file of the site, made from `source` with the template page.html.j2 or slides.html.j2."""
-    template = "slides.html.j2" if page.startswith("slides/") else "page.html.j2"
-    text, _ = Exporter(site, source, page, template).from_notebook_node(notebook, resources)
+    maker = exporter("slides.html.j2" if page.startswith("slides/") else "page.html.j2")
+    maker.renderer = Renderer(site, source, page)
+    text, _ = maker.from_notebook_node(notebook, resources)
     (site.folder / page).parent.mkdir(parents=True, exist_ok=True)
     (site.folder / page).write_text(text, encoding="utf-8", newline="\n")
 

@@ -8,8 +8,8 @@ What goes from the notebooks: the solutions of the exercises, and every output, 
 question that is asked before it. What stays: hints, and the answers under "Try this", which are for readers.
 What goes from the folder: tests, benchmarks, and what only a teacher needs.
 
-No secret is kept: the checks compare with right functions, so these stand in utils/exercises/, and the answers
-of the predictions in utils/data/predictions.json. Whoever opens these files finds them.
+No secret is kept: the checks compare with right functions, so these stand in utils/exercises/, and the
+answers of the predictions in utils/data/predictions.json. Whoever opens these files finds them.
 """
 
 from __future__ import annotations
