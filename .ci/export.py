@@ -115,6 +115,7 @@ def mathml(formula: str, display: str = "inline") -> str:
     formula = re.sub(r"(?<=\{)aligned(?=\})", "split", formula)  # the one of the two names that is known
     formula = re.sub(r"(\w) (\\log)", r"\1\\,\2", formula)  # MathML knows no space before a function
     found = convert(formula, display=display)
+    found = found.replace("<mo>&#x022A4;</mo>", "<mi>&#x022A4;</mi>")  # "transposed", which wants no space
     if re.search(r">[^<]*[\\&](?!#)[^<]*<", found):
         raise ValueError(f"no MathML for the formula {formula!r}")
     return found

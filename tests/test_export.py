@@ -1,4 +1,4 @@
-"""The course as pages, as slides and as a copy to hand out; and what GitHub's preview needs."""
+"""The course as pages and as slides; and what GitHub's preview needs."""
 
 import os
 import re
@@ -7,14 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import nbformat
 import pytest
 from bs4 import BeautifulSoup
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / ".ci"))
-import export  # noqa: E402, I001
-import student  # noqa: E402
+import export  # noqa: E402
 
 COURSE = export.notebooks()
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -37,13 +35,6 @@ def pages(site):
     """Every file of the site, read: its place -> what is in it."""
     files = sorted(site.rglob("*.html"))
     return {str(f.relative_to(site)): BeautifulSoup(f.read_text("utf-8"), "html.parser") for f in files}
-
-
-@pytest.fixture(scope="module")
-def handed_out(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("out") / "student"
-    student.main(folder)
-    return folder
 
 
 def bundles(file):
@@ -290,64 +281,6 @@ def test_most_slides_fit_a_projector(tab, site, file):
     )
     tall = [i + 1 for i, height in enumerate(heights) if height > 720]
     assert len(tall) <= len(heights) / 5, tall
-
-
-# -- a copy to hand out -------------------------------------------------------------------
-
-
-def solutions(file):
-    return re.findall(r"(?s)<details><summary>Solution</summary>(.*?)</details>", "\n".join(texts(file)))
-
-
-@every_notebook
-def test_a_students_notebook_has_the_exercises_and_no_solutions_and_no_outputs(handed_out, file):
-    notebook = nbformat.read(handed_out / file, as_version=4)
-    nbformat.validate(notebook)
-    source = "\n".join(cell.source for cell in notebook.cells)
-    assert solutions(file)
-    assert not [text for text in solutions(file) if text.strip() in source]
-    code = [cell.source for cell in COURSE[file].cells if cell.cell_type == "code"]
-    assert [cell.source for cell in notebook.cells if cell.cell_type == "code"] == code
-    assert source.count("<summary>Hint") == "\n".join(texts(file)).count("<summary>Hint")
-    assert not [cell for cell in notebook.cells if cell.get("outputs") or cell.get("execution_count")]
-
-
-@every_notebook
-def test_a_teacher_can_say_where_to_ask_and_leave_hints_out(file):
-    notebook = nbformat.from_dict(nbformat.read(ROOT / file, as_version=4))
-    source = "\n".join(cell.source for cell in student.handed_out(notebook, "Ask me.", hints=False).cells)
-    assert source.count("Ask me.") == len(solutions(file))
-    assert "<summary>Hint" not in source
-    assert source.count("<summary>Answers") == "\n".join(texts(file)).count("<summary>Answers")
-
-
-def test_the_copy_finds_its_helpers_and_checks_work_there(handed_out):
-    file = next(iter(COURSE))
-    first = nbformat.read(handed_out / file, as_version=4).cells[2].source
-    then = "\nfrom utils.exercises import check\nfrom utils import attention\nprint(attention.__file__)"
-    run = subprocess.run(
-        [sys.executable, "-c", f"{first}{then}\ncheck('01-softmax', lambda s: s)"],
-        cwd=handed_out / "notebooks",
-        env={k: v for k, v in os.environ.items() if not k.startswith(("COURSE_", "PYTHONPATH"))},
-        capture_output=True,
-        text=True,
-    )
-    where, *report = run.stdout.splitlines()
-    assert where == str(handed_out / "utils" / "attention.py"), run.stderr
-    assert "✗" in "".join(report)
-
-
-def test_the_copy_runs_with_make_lab_and_its_links_lead_somewhere(handed_out):
-    def make(target):
-        return subprocess.run(["make", "-n", target], cwd=handed_out, capture_output=True, text=True)
-
-    assert "-m jupyterlab" in make("lab").stdout
-    assert make("test").returncode != 0
-    for name in re.findall(r"# make (\w+)", (handed_out / "Makefile").read_text()):
-        assert name == "lab"
-    for target in re.findall(r"\]\(([^)]+)\)", (handed_out / "README.md").read_text()):
-        assert (handed_out / target).exists(), target
-    assert "{" not in (handed_out / "README.md").read_text()
 
 
 # -- what GitHub shows of a notebook ------------------------------------------------------
