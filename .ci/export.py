@@ -6,10 +6,10 @@ slides   site/slides/*.html: each notebook as slides for a class
 Every file is complete in itself: style, pictures and formulas (as MathML) are inside, and nothing is
 fetched when it is opened, from a disk or from a server. The same notebooks give the same bytes.
 
-The slides have 40 lines of script of their own (pages/slides.js). nbconvert's slides fetch reveal.js from
-elsewhere each time they are shown; brought along, it would be a megabyte for each notebook, and it scales
-a slide to fit, so that a long cell becomes too small to read from the last row. Ours are plain sections:
-a slide that is too long scrolls, everything prints, and without script all slides stand on one page.
+The slides have a short script of their own (pages/slides.js). nbconvert's slides fetch reveal.js from
+elsewhere each time they are shown; brought along, it would be one more library to keep up to date, for
+effects that a lesson does not need. Ours are plain sections: a slide that is too tall scrolls, everything
+prints, a phone shows them, too, and without script all slides stand on one page.
 """
 
 from __future__ import annotations
