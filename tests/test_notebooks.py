@@ -100,6 +100,12 @@ def test_has_the_frame_of_the_course(path):
 
 
 @every_notebook
+def test_what_is_folded_is_markdown_too(path):
+    text = "\n".join(cell.source for cell in cells(path, "markdown"))
+    assert text.count("<details>") == len(re.findall(r"</summary>\n\n.+?\n\n</details>", text, re.DOTALL))
+
+
+@every_notebook
 def test_cells_are_short(path):
     code = [sum(bool(line.strip()) for line in cell.source.splitlines()) for cell in cells(path, "code")]
     assert statistics.median(code) <= 5
