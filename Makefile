@@ -9,6 +9,7 @@
 # make steady  do the notebooks say the same in every one of 20 runs? (20 minutes)
 # make html   the notebooks as pages, in site/    (make slides: as slides for a class, too)
 # make student   a copy to hand out, without solutions, in student/    (make student ARGS="--no-hints")
+# make proof  prove every claim of docs/proof.md anew (two hours; ARGS="hostile steady" for some)
 # make home URL=https://github.com/you/course   tell the notebooks where the course lives
 
 PYTHON ?= python3
@@ -22,7 +23,7 @@ $(shell test -x $(COLAB)/python || rm -f .venv-colab/installed)
 # Browsers are driven from .venv, and what the doctor says depends on PyTorch alone.
 NOT_ON_COLAB = $(addprefix --ignore=tests/,test_browser.py test_every_notebook.py test_colab.py) --ignore-glob=*/test_doctor*
 
-.PHONY: lab test lint browsers test-colab notebooks html slides student bench latency kernels steady home
+.PHONY: lab test lint browsers test-colab notebooks html slides student bench latency kernels steady proof home
 .DELETE_ON_ERROR:
 
 lab: .venv/installed
@@ -56,6 +57,9 @@ latency: .venv/installed-for-tests
 
 steady: .venv/installed
 	$(BIN)/python .ci/steady.py $(ARGS)
+
+proof: .venv/installed-for-tests
+	$(BIN)/python .ci/proof.py $(ARGS)
 
 home: .venv/installed
 	$(BIN)/python .ci/notebooks.py home $(URL)
