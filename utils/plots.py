@@ -244,7 +244,7 @@ def lay_out(fig: Figure) -> None:
         ax.set_position(ax.get_subplotspec().get_position(fig))
         ax.set_in_layout(True)
     for _ in range(2):  # the first pass leaves a pixel or so to the second
-        fig.draw_without_rendering()
+        fig.get_layout_engine().execute(fig)
     fig.set_layout_engine("none")
 
 
