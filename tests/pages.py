@@ -41,7 +41,8 @@ LAB = {
 CLASSIC = {
     "address": "notebooks/{name}?token={token}",
     "loaded": "() => window.Jupyter?.notebook?._fully_loaded && Jupyter.notebook.kernel?.is_connected()"
-    " && Jupyter.notebook.kernel.widget_manager",
+    " && Jupyter.notebook.kernel.widget_manager && Jupyter.notebook.get_cells().find("
+    "c => c.output_area).output_area.mime_types().includes('application/vnd.jupyter.widget-view+json')",
     "ready": "() => { const on = (name, is) => Jupyter.notebook.events.on(name + '.Kernel',"
     " () => { window.kernelRests = is; }); window.kernelRests = true; on('kernel_busy', false);"
     " on('kernel_idle', true); on('kernel_restarting', false); on('kernel_ready', true); }",
@@ -80,7 +81,8 @@ class NotebookPage:
         height: int = 1100,
         script: str = "",
     ) -> None:
-        self.server, self.how = server, {"lab": LAB, "classic": CLASSIC}[server.frontend]
+        self.server, self.path = server, path
+        self.how = {"lab": LAB, "classic": CLASSIC}[server.frontend]
         self.page: Page = browser.new_page(viewport={"width": width, "height": height})
         self.page.add_init_script(script)
         self.problems: list[str] = []
@@ -244,8 +246,9 @@ class Control:
         return self.on.page.locator(f"[data-control='{self.place}']")
 
     def shown(self) -> str | None:
-        """What a reader sees chosen; None where nothing is."""
-        return self.box.evaluate(SHOWN)
+        """What a reader sees chosen; None where nothing is. Sliders write spaces that do not break."""
+        text = self.box.evaluate(SHOWN)
+        return text and text.replace("\N{NO-BREAK SPACE}", " ")
 
     def words(self) -> str:
         """All that the box says in which it stands: a question, its choices, its answer."""
