@@ -43,9 +43,12 @@ CLASSIC = {
     "loaded": "() => window.Jupyter?.notebook?._fully_loaded && Jupyter.notebook.kernel?.is_connected()"
     " && Jupyter.notebook.kernel.widget_manager && Jupyter.notebook.get_cells().find("
     "c => c.output_area).output_area.mime_types().includes('application/vnd.jupyter.widget-view+json')",
-    "ready": "() => { const on = (name, is) => Jupyter.notebook.events.on(name + '.Kernel',"
-    " () => { window.kernelRests = is; }); window.kernelRests = true; on('kernel_busy', false);"
-    " on('kernel_idle', true); on('kernel_restarting', false); on('kernel_ready', true); }",
+    # Its widgets first ask the kernel for what is there; a cell that runs meanwhile shows none.
+    "ready": "() => new Promise(done => { const wait = () => { clearTimeout(window.asked);"
+    " window.asked = setTimeout(done, 2000); }; const on = (name, is) => Jupyter.notebook.events.on("
+    "name + '.Kernel', () => { window.kernelRests = is; wait(); }); on('kernel_busy', false);"
+    " on('kernel_idle', true); on('kernel_restarting', false); on('kernel_ready', true);"
+    " window.kernelRests = true; wait(); })",
     "idle": "() => window.kernelRests && Jupyter.notebook.kernel.is_connected()",
     "cells": "() => Jupyter.notebook.get_cells().filter(c => c.cell_type === 'code' && c.get_text().trim())"
     ".map(c => Number.isInteger(c.input_prompt_number) ? c.input_prompt_number : null)",
