@@ -36,7 +36,7 @@ browsers: .venv/installed-for-tests .venv-colab/installed
 	CI=true $(BIN)/python -m pytest -m browsers tests/test_every_notebook.py $(ARGS)
 
 test-colab: .venv-colab/installed .venv/installed-for-tests
-	$(COLAB)/python -m pytest -m "not pinned" $(NOT_ON_COLAB) $(ARGS)
+	$(COLAB)/python -m pytest -m "not pinned and not browsers" $(NOT_ON_COLAB) $(ARGS)
 	CI=true $(BIN)/python -m pytest -m browsers tests/test_colab.py $(ARGS)
 
 lint: .venv/installed-for-tests
