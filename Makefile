@@ -1,6 +1,6 @@
 # make lab    open the course in JupyterLab        (make lab ARGS="--no-browser --port 8899")
 # make test   run every test
-# make browsers    every notebook and every control in JupyterLab and classic Notebook (minutes)
+# make browsers    every notebook and every control in JupyterLab and classic Notebook, cells out of order (minutes)
 # make test-colab  the notebooks and their tests with Colab's versions, and a start as on Colab
 # make notebooks   run the notebooks and store their outputs
 # make bench   measure how fast and how frugal the helpers are (minutes; ARGS="--device cuda" on a GPU)
@@ -21,7 +21,7 @@ $(shell test -x $(BIN)/python || rm -f .venv/installed .venv/installed-for-tests
 COLAB = .venv-colab/bin
 $(shell test -x $(COLAB)/python || rm -f .venv-colab/installed)
 # Browsers are driven from .venv, and what the doctor says depends on PyTorch alone.
-NOT_ON_COLAB = $(addprefix --ignore=tests/,test_browser.py test_every_notebook.py test_colab.py) --ignore-glob=*/test_doctor*
+NOT_ON_COLAB = $(addprefix --ignore=tests/,test_browser.py test_every_notebook.py test_colab.py) --ignore-glob='*/test_doctor*'
 
 .PHONY: lab test lint browsers test-colab notebooks html slides student bench latency kernels steady proof home
 .DELETE_ON_ERROR:
@@ -33,7 +33,7 @@ test: lint
 	$(BIN)/python -m pytest $(ARGS)
 
 browsers: .venv/installed-for-tests .venv-colab/installed
-	CI=true $(BIN)/python -m pytest -m browsers tests/test_every_notebook.py $(ARGS)
+	CI=true $(BIN)/python -m pytest -m browsers tests/test_every_notebook.py tests/test_out_of_order.py $(ARGS)
 
 test-colab: .venv-colab/installed .venv/installed-for-tests
 	$(COLAB)/python -m pytest -m "not pinned and not browsers" $(NOT_ON_COLAB) $(ARGS)
