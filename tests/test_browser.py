@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.pages import NotebookPage, chromium, jupyter
+from tests.truth import assert_true
 from utils.minilm import texts, word_vectors
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -88,7 +89,7 @@ def test_run_all_leaves_no_error_on_the_page(notebook, page):
 
 
 @pytest.mark.parametrize(("name", "to"), [("temperature", 0.0), ("temperature", 1.0), ("query", 0.5)])
-def test_a_drag_changes_the_picture_and_the_sentence_stays_true(page, name, to):
+def test_a_drag_changes_the_picture_and_the_sentence_stays_true(notebook, page, name, to):
     before = seen(page)
     drag(page, name, to)
     picture, sentence, values = seen(page)
@@ -96,6 +97,7 @@ def test_a_drag_changes_the_picture_and_the_sentence_stays_true(page, name, to):
     assert picture != before[0]
     assert sentence != before[1]
     assert agrees(sentence, values)
+    assert_true(notebook, notebook.figures()[0], name)
 
 
 def test_the_keyboard_moves_a_slider_too(page):
@@ -118,6 +120,7 @@ def test_query_and_key_follow_a_shorter_and_a_longer_sequence(notebook, page):
     _, sentence, values = seen(page)
     assert values == before  # what was asked for is back
     assert agrees(sentence, values)
+    assert_true(notebook, notebook.figures()[0], "shorter and longer")
     assert notebook.errors() == []
 
 

@@ -4,7 +4,6 @@ After each move the page must show what a computation from nothing gives for the
 shows: the same sentence, the same arithmetic, the same picture to the byte. `make browsers` runs this.
 """
 
-import hashlib
 import shutil
 import sys
 from contextlib import ExitStack
@@ -13,32 +12,13 @@ from pathlib import Path
 import pytest
 
 from tests.pages import NotebookPage, chromium, jupyter
+from tests.truth import assert_true, on_the_page
 from utils.predict import questions
 
 pytestmark = pytest.mark.browsers
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = sorted(path.name for path in (ROOT / "notebooks").glob("[0-9]*.ipynb"))
 PYTHONS = {"lab": Path(sys.executable), "classic": ROOT / ".venv-colab" / "bin" / "python"}
-
-# Run in the kernel: what a live figure with such controls must show for such labels. The picture is drawn
-# anew from its background on, and not only what moved.
-TRUTH = """
-def _truth(labels):
-    import hashlib
-    from utils.live import LiveFigure
-
-    figures = {id(thing): thing for thing in get_ipython().user_ns.values() if isinstance(thing, LiveFigure)}
-    (figure,) = [one for one in figures.values() if list(one.controls) == list(labels)]
-    values = {}
-    for name, choice in figure._choices.items():
-        values[name] = dict(choice.pairs(values))[labels[name]]
-    assert figure.values == values, (figure.values, values)
-    shown = figure._computed()
-    for name, panel in figure._panels.items():
-        panel.update(**shown[name])
-    picture = hashlib.sha256(figure._paint(True)).hexdigest()
-    return shown["sentence"], chr(10).join(shown.get("trace", ())), picture
-"""
 
 
 @pytest.fixture(scope="module")
@@ -71,23 +51,6 @@ def notebook(request, servers):
     opened.seconds = opened.run_all()
     yield opened
     opened.close()
-
-
-def on_the_page(figure):
-    picture = hashlib.sha256(figure.picture()).hexdigest()
-    return figure.sentence(), figure.trace(), picture
-
-
-def assert_true(notebook, figure, after):
-    """The page shows what its controls ask for. A slow machine is waited for; a stale picture stays."""
-    for _ in range(40):
-        notebook.settle()
-        labels = {control.name: control.shown() for control in figure.controls()}
-        true, seen = notebook.kernel_says(f"_truth({labels!r})", TRUTH), on_the_page(figure)
-        if seen == true:
-            break
-    assert seen == true, (after, labels)
-    assert notebook.errors() == [], (after, labels)
 
 
 def there_and_back(control, by):
