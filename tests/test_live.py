@@ -4,6 +4,7 @@ import asyncio
 import base64
 import io
 import itertools
+import re
 import threading
 import time
 
@@ -11,10 +12,11 @@ import ipywidgets as widgets
 import numpy as np
 import pytest
 from matplotlib import rcParams
+from matplotlib.colors import to_rgb
 from PIL import Image
 from traitlets import TraitError
 
-from utils import plots
+from utils import plots, spoken
 from utils.live import Choice, LiveFigure
 from utils.plots import Bars, Heatmap
 
@@ -151,14 +153,35 @@ def test_a_readers_text_is_shown_as_text():
     assert "&lt;b&gt;no&lt;/b&gt; gives" in fig.sentence.value
     assert "&lt;b&gt;no&lt;/b&gt; $x$ 猫 🐭 &amp; so on\nsecond line</pre>" in fig.sentence.value
     assert "<b>" not in fig.sentence.value
-    assert '<p aria-live="polite"' in fig.sentence.value  # a screen reader speaks up when it changes
+
+
+def test_a_screen_reader_hears_which_control_was_moved_and_then_the_sentence():
+    fig = make()
+    region, text = fig.box.children[2], fig.sentence
+    moved, said = re.search(r'aria-live="polite" aria-owns="(\S+) (\S+)"', region.value).groups()
+    before = region.value
+    assert f'<p id="{moved}" style="{spoken.UNSEEN}"></p>' in text.value  # nothing was moved yet
+    fig.temperature.value = 10.0
+    assert f'<p id="{moved}" style="{spoken.UNSEEN}">temperature 10.</p>' in text.value
+    assert re.search(f'<p id="{said}" style="[^"]*">{fig.plain}</p>', text.value)
+    assert region.value == before  # a region that is itself new would be passed over
+    assert "aria-live" not in text.value
+    assert re.findall(r'id="(\S+)"', make().sentence.value) != [moved, said]  # no two figures share an id
+
+
+def test_the_picture_has_a_name_and_the_focus_a_frame():
+    fig = make()
+    assert {"tooltip", "description"} <= set(fig.image.get_state())  # of which ipywidgets 8 makes a title
+    assert "sentence under it" in fig.image.tooltip
+    assert spoken.FOCUSED in fig.box._dom_classes
+    assert f".{spoken.FOCUSED} :focus-visible{{outline" in fig.box.children[2].value
 
 
 def test_the_box_holds_controls_picture_text_and_errors():
     fig = make(temperature=Choice([0.1, 1.0, 10.0, 0.25], 1.0))
     grid, *rest = fig.box.children
     assert list(grid.children) == list(fig.controls.values())
-    assert rest == [fig.image, fig.sentence, fig.error]
+    assert [rest[0], *rest[2:]] == [fig.image, fig.sentence, fig.error]
     assert fig.image.layout.width == "800px"
     kinds = {name: control._view_name for name, control in fig.controls.items()}
     assert kinds == {"text": "DropdownView", **dict.fromkeys(list(kinds)[1:], "SelectionSliderView")}
@@ -174,7 +197,7 @@ def test_what_is_hidden_stays_hidden():
 
     fig, marked = make(without_mark), make()
     assert fig.image.value != marked.image.value
-    query = np.array([0xD5, 0x5E, 0x00])
+    query = 255 * np.array(to_rgb(plots.QUERY))
     reddish = [(np.abs(pixels(f).astype(int) - query).max(-1) < 20).sum() for f in (fig, marked)]
     assert reddish[0] < reddish[1] / 4  # the frame is gone, only the word "query" has its colour
 

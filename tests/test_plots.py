@@ -12,7 +12,7 @@ from PIL import Image
 
 from utils import plots
 from utils.charts import Curves, Histogram
-from utils.plots import INK, KEY, PALE, QUERY, Bars, Heatmap, figure, heatmaps, lay_out, picture, show
+from utils.plots import KEY, PALE, QUERY, Bars, Heatmap, figure, heatmaps, lay_out, picture, show
 from utils.png import to_png
 from utils.products import Products, Stack
 
@@ -101,7 +101,7 @@ def test_signed_values_are_coloured_around_zero():
     assert colours[2][0] > colours[2][2]  # positive is red
 
 
-@pytest.mark.parametrize(("value", "colour"), [(0.0, INK), (0.5, INK), (0.7, "white"), (1.0, "white")])
+@pytest.mark.parametrize(("value", "colour"), [(0.0, "black"), (0.6, "black"), (0.8, "white")])
 def test_numbers_can_be_read_on_their_cell(value, colour):
     panel = Heatmap()
     picture(panel, values=[[value]], rows=["a"])

@@ -72,6 +72,18 @@ class Numbers(Artist):
         gc.restore()
 
 
+def wants_white(colours: np.ndarray) -> np.ndarray:
+    """Whether white text is easier to read than black on each of these (..., 4) uint8 RGBA colours.
+
+    Where both are equally good, at a luminance of 0.179, each has a contrast of 4.58: 4.5 is enough.
+
+    Source: W3C, Web Content Accessibility Guidelines 2.2, relative luminance and contrast ratio.
+    """
+    share = colours[..., :3] / 255
+    linear = np.where(share <= 0.04045, share / 12.92, ((share + 0.055) / 1.055) ** 2.4)
+    return (linear @ [0.2126, 0.7152, 0.0722] < 0.179) & (colours[..., 3] > 0)
+
+
 @lru_cache(maxsize=4096)
 def _stamp(text: str, colour: str, height: int) -> np.ndarray:
     """A piece of text as (h, w, 4) RGBA pixels, bottom row first, as Agg wants its images."""

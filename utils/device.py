@@ -9,13 +9,14 @@ whatever cannot be had ends on the CPU, with a sentence that says why.
 
 from __future__ import annotations
 
-import html
 import os
 import platform
 from typing import Any
 
 import ipywidgets as widgets
 import torch
+
+from utils import spoken
 
 VARIABLE = "ATTENTION_DEVICE"
 
@@ -62,10 +63,12 @@ class DeviceToggle:
         names = ["CPU", "GPU"] if self.gpu else ["CPU"]
         self.buttons = widgets.ToggleButtons(options=names, value=start, description="run on")
         self.text = widgets.HTML()
+        self._said = f"{self.text.model_id}-said"
         self._note = note
         self.buttons.observe(lambda change: self._tell(), "value")
         self._tell()
-        self.box = widgets.VBox([self.buttons, self.text])
+        region = widgets.HTML(spoken.region(self._said), layout=spoken.NO_ROOM)
+        self.box = widgets.VBox([self.buttons, region, self.text])
 
     def _first_choice(self, wish: str) -> tuple[str, str]:
         if wish in ("", "cpu"):
@@ -94,7 +97,7 @@ class DeviceToggle:
         return f"{now} {self._note}".strip()
 
     def _tell(self) -> None:
-        self.text.value = html.escape(self.message)
+        self.text.value = spoken.part(self._said, self.message, "margin:0")
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
         view = {"version_major": 2, "version_minor": 0, "model_id": self.box.model_id}

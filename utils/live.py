@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from matplotlib.artist import Artist
 
-from utils import plots
+from utils import plots, spoken
 from utils.controls import KINDS, Choice, with_own_globals
 from utils.png import to_png
 
@@ -30,6 +30,7 @@ __all__ = ["Choice", "LiveFigure"]
 BUSY = 0.010  # s: an event this soon after a draw means that more are waiting
 LONGEST_ERROR = 500  # characters: a page need not take more of what went wrong
 SOON = 0.004  # s: how long to let them arrive before one draw serves them all
+ERROR = "color:#B00020;background:white;padding:.2em .4em"  # with a ground of its own, for dark themes
 
 
 class LiveFigure:
@@ -65,15 +66,18 @@ class LiveFigure:
         self._planned: asyncio.AbstractEventLoop | None = None  # the loop that will draw soon
         self._lock = threading.RLock()  # a kernel may serve sliders on another thread than cells
 
-        self.image = widgets.Image(
-            format="png", layout={"width": f"{100 * width:.0f}px", "max_width": "100%"}
-        )
+        self.image = spoken.Picture(layout={"width": f"{100 * width:.0f}px", "max_width": "calc(100% - 4px)"})
         self.sentence, self.error = widgets.HTML(), widgets.HTML()
+        self._said, self._moved_to = (f"{self.sentence.model_id}-{part}" for part in ("said", "moved"))
+        region = spoken.RING + spoken.region(self._moved_to, self._said)
+        announcer = widgets.HTML(region, layout=spoken.NO_ROOM)
         self.plain = ""  # the sentence as plain text
         self.controls = self._make_controls()
         columns = {"grid_template_columns": "repeat(auto-fill, minmax(22em, 1fr))", "max_width": "60em"}
         grid = widgets.GridBox(list(self.controls.values()), layout=columns)
-        self.box = widgets.VBox([grid, self.image, self.sentence, self.error])
+        self.box = widgets.VBox([grid, self.image, announcer, self.sentence, self.error])
+        self.box.add_class(spoken.FOCUSED)
+        self._touched: widgets.Widget | None = None  # the control that was moved last
         for name, control in self.controls.items():
             if hasattr(self, name):
                 raise ValueError(f"a control cannot be called {name!r}: every live figure has that already")
@@ -135,7 +139,8 @@ class LiveFigure:
         with self._lock:
             if self._adjusting:
                 return
-            self._wish(change["owner"])
+            self._touched = change["owner"]
+            self._wish(self._touched)
             loop = _running_loop()
             if loop is None or time.perf_counter() - self._last_draw > BUSY:
                 self.redraw()
@@ -155,7 +160,7 @@ class LiveFigure:
                 shown = self._computed()
                 changed = [panel.update(**shown[name]) for name, panel in self._panels.items()]
                 picture = self._paint(any(changed))
-                text = _as_html(shown["sentence"], shown.get("trace", ()))
+                text = self._as_html(shown["sentence"], shown.get("trace", ()))
                 self.image.value = picture  # first, as the page takes longer over it
                 self.sentence.value, self.plain = text, shown["sentence"]
                 self.error.value = ""
@@ -187,8 +192,21 @@ class LiveFigure:
         except BaseException as error:  # an interrupt, too, leaves some panels changed and others not:
             self._background = None  # draw all of them next time
             words = html.escape(f"{type(error).__name__}: {error}"[:LONGEST_ERROR])
-            self.error.value = f'<p role="alert" style="color:#B00020">{words}</p>'
+            self.error.value = f'<p role="alert" style="{ERROR}">{words}</p>'
             raise
+
+    def _as_html(self, sentence: str, trace: Iterable[str]) -> str:
+        """The text under the picture: what is seen, in words, and the arithmetic behind it.
+
+        Unseen, the control that was moved is named first: ipywidgets gives a slider's handle no name.
+        """
+        moved = self._touched and f"{self._touched.description} {self._touched.label}."
+        return (
+            spoken.part(self._moved_to, moved or "", spoken.UNSEEN)
+            + spoken.part(self._said, sentence, "line-height:1.5;min-height:3em;margin:0 0 .4em")
+            + '<pre style="line-height:1.4;margin:0;overflow-x:auto">'
+            + f"{html.escape(chr(10).join(trace))}</pre>"
+        )
 
     def _paint(self, frame_changed: bool) -> bytes:
         """The picture as PNG: the stored background with the moving artists drawn over it."""
@@ -248,12 +266,3 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:  # no kernel: nothing can be waiting
         return None
-
-
-def _as_html(sentence: str, trace: Iterable[str]) -> str:
-    """The text under the picture: what is seen, in words, and the arithmetic behind it."""
-    return (
-        '<p aria-live="polite" style="line-height:1.5;min-height:3em;margin:0 0 .4em">'
-        f"{html.escape(sentence)}</p>"
-        f'<pre style="line-height:1.4;margin:0;overflow-x:auto">{html.escape(chr(10).join(trace))}</pre>'
-    )

@@ -28,11 +28,14 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from matplotlib.patheffects import withStroke
 
-from utils.artists import Cells, Numbers, fonts
+from utils.artists import Cells, Numbers, fonts, wants_white
 
-QUERY, KEY, VALUE = "#D55E00", "#0072B2", "#009E73"  # Okabe and Ito's colour-blind safe palette
-INK, FAINT, PALE, EMPTY = "#222222", "#767676", "#A9BDD1", "#F2F2F2"
+# Okabe and Ito's colour-blind safe palette, the first a shade darker, so that it can be read as text
+QUERY, KEY, VALUE = "#C05500", "#0072B2", "#009E73"
+INK, FAINT, PALE, EMPTY = "#222222", "#767676", "#7F95AC", "#F2F2F2"
+HALO = [withStroke(linewidth=4, foreground="white")]  # a frame is seen on dark cells, too
 SHARES, SIGNED = "Blues", "RdBu_r"  # weights 0 ... 1; signed values around 0
 
 STYLE = {
@@ -116,8 +119,9 @@ class Heatmap:
         ax.set_aspect("equal")
         self.cells = ax.add_artist(Cells())
         self.numbers = ax.add_artist(Numbers())
-        self.row = ax.add_patch(Rectangle((0, 0), 1, 1, fill=False, ec=QUERY, lw=2, clip_on=False))
-        self.cell = ax.add_patch(Rectangle((0, 0), 1, 1, fill=False, ec=KEY, lw=2, clip_on=False))
+        frame = {"fill": False, "lw": 2, "clip_on": False, "path_effects": HALO}
+        self.row = ax.add_patch(Rectangle((0, 0), 1, 1, ec=QUERY, **frame))
+        self.cell = ax.add_patch(Rectangle((0, 0), 1, 1, ec=KEY, **frame))
         self.moving: list[Artist] = [self.cells, self.numbers, self.row, self.cell]
 
     def update(
@@ -137,9 +141,11 @@ class Heatmap:
         n_q, n_k = values.shape
         padded = np.full([len(names) for names in labels], np.nan)
         padded[:n_q, :n_k] = values
-        self.cells.show(self.colours.to_rgba(padded, bytes=True))
+        colours = self.colours.to_rgba(padded, bytes=True)
+        self.cells.show(colours)
+        white = wants_white(colours)
         self.numbers.show(
-            (j, i, f"{value:z.{self.digits}f}", "white" if abs(value) > 0.6 * self.limit else INK)
+            (j, i, f"{value:z.{self.digits}f}", "white" if white[i, j] else "black")
             for (i, j), value in np.ndenumerate(
                 values if max(padded.shape) <= CELLS_WITH_NUMBERS else values[:0]
             )

@@ -14,6 +14,8 @@ from typing import Any
 import ipywidgets as widgets
 from IPython.display import display
 
+from utils import spoken
+
 _first_choices: dict[str, int] = {}  # question -> what was chosen first, for the summary
 
 
@@ -40,7 +42,9 @@ class Prediction:
         )
         self.answer = widgets.HTML()
         self.buttons.observe(self._chosen, "index")
-        text = widgets.HTML(f"<b>Predict.</b> {html.escape(self.question['question'])}")
+        self._said = f"{self.answer.model_id}-said"
+        question = f"<b>Predict.</b> {html.escape(self.question['question'])}"
+        text = widgets.HTML(question + spoken.region(self._said))
         self.box = widgets.VBox([text, self.buttons, self.answer])
 
     def _chosen(self, change: dict[str, Any]) -> None:
@@ -49,8 +53,7 @@ class Prediction:
         _first_choices.setdefault(self.name, change["new"])
         right = change["new"] == self.question["answer"]
         verdict = "Yes." if right else f"Not quite. The answer: {self._right_choice()}."
-        told = html.escape(f"{verdict} {self.question['reason']}")
-        self.answer.value = f'<p aria-live="polite">{told}</p>'
+        self.answer.value = spoken.part(self._said, f"{verdict} {self.question['reason']}")
 
     def _right_choice(self) -> str:
         return self.question["choices"][self.question["answer"]]

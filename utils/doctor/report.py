@@ -136,7 +136,7 @@ class Report:
     def _html(self) -> str:
         parts = [f"<p><b>{html.escape(self.verdict)}</b></p>"]
         for finding in self.findings:
-            parts.append(f"<h4>{html.escape(finding.verdict)}: {html.escape(finding.kind)}</h4>")
+            parts.append(f"<p><b>{html.escape(finding.verdict)}: {html.escape(finding.kind)}</b></p>")
             parts.append(f"<p>{html.escape(self._told(finding))}</p>" if self._told(finding) else "")
             if finding.shown_by:
                 parts.append(f"<p>Shown by: {html.escape(finding.shown_by)}</p>")
@@ -177,6 +177,6 @@ def _tables(matrices: Matrices) -> str:
 def _cell(number: float, scale: float) -> str:
     """A cell as dark as its number is large, with a text colour that can be read on it."""
     share = min(1.0, abs(number) / scale) if np.isfinite(number) else 0.0
-    colour = "white" if share > 0.78 else "black"  # either way, a contrast of 4.4 or more
+    colour = "white" if share > 0.765 else "black"  # either way, a contrast of 4.5 or more
     paint = f"background:rgb({int(247 - 239 * share)},{int(251 - 170 * share)},{int(255 - 99 * share)})"
     return f'<td style="{paint};color:{colour};text-align:right;padding:.3em .6em">{number:.2f}</td>'

@@ -1,0 +1,37 @@
+"""For readers who listen or use the keyboard: what ipywidgets leaves out, in plain HTML and CSS.
+
+A screen reader announces what changes inside a live region. But an HTML widget replaces all that it
+holds at each change, and a region that is itself new is passed over (by NVDA, say). So the region
+stands alone in a widget that never changes, and owns the changing parts by their ids.
+
+Source: W3C, Accessible Rich Internet Applications 1.2, aria-live and aria-owns.
+"""
+
+from __future__ import annotations
+
+import html
+
+import ipywidgets as widgets
+from traitlets import Unicode
+
+UNSEEN = "position:absolute;width:1px;height:1px;overflow:hidden;white-space:nowrap;clip-path:inset(50%)"
+NO_ROOM = {"height": "0", "margin": "0", "overflow": "hidden"}  # the layout of a widget with a region alone
+FOCUSED = "live-figure"  # the class of a box in which the control that has the focus is framed
+RING = f"<style>.{FOCUSED} :focus-visible{{outline:3px solid;outline-offset:1px}}</style>"
+
+
+def region(*parts: str) -> str:
+    """A live region for the parts with these ids. Show it once, and leave it alone."""
+    return f'<span aria-live="polite" aria-owns="{" ".join(parts)}"></span>'
+
+
+def part(name: str, text: str, style: str = "margin:1em 0") -> str:
+    """A paragraph that a region announces whenever it is new; `name` is its id."""
+    return f'<p id="{name}" style="{style}">{html.escape(text)}</p>'
+
+
+class Picture(widgets.Image):
+    """A PNG that has a name for screen readers: ipywidgets 8 makes the tooltip the picture's title."""
+
+    tooltip = Unicode("Live picture. The sentence under it says what it shows.").tag(sync=True)
+    description = Unicode("").tag(sync=True)  # without one, ipywidgets 8 cannot set a title
