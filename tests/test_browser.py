@@ -43,7 +43,7 @@ def control(page, name):
 def seen(page):
     """What the figure shows: the picture's pixels, the sentence, and what the sliders say."""
     page.wait_for_timeout(400)
-    sentence = page.locator(".widget-html [aria-live=polite]").inner_text()
+    sentence = page.locator(".live-figure [id$=-said]").inner_text()
     values = {
         name: control(page, name).locator(".widget-readout").inner_text()
         for name in ("seq_len", "temperature", "query", "key")

@@ -11,6 +11,7 @@ import sys
 import threading
 from functools import cache
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from itertools import pairwise
 from pathlib import Path
 
 import nbformat
@@ -103,6 +104,30 @@ def test_has_the_frame_of_the_course(path):
 def test_what_is_folded_is_markdown_too(path):
     text = "\n".join(cell.source for cell in cells(path, "markdown"))
     assert text.count("<details>") == len(re.findall(r"</summary>\n\n.+?\n\n</details>", text, re.DOTALL))
+
+
+@every_notebook
+def test_headings_step_down_one_level_at_a_time(path):
+    shown = [re.sub(r"(?s)```.*?```", "", cell.source) for cell in cells(path, "markdown")]
+    levels = [len(marks) for source in shown for marks in re.findall(r"(?m)^(#+) ", source)]
+    assert levels[0] == 1 and levels.count(1) == 1
+    assert all(below - above <= 1 for above, below in pairwise(levels)), levels
+    pages = [
+        o.data["text/html"]
+        for c in cells(path, "code")
+        for o in c.outputs
+        if "text/html" in o.get("data", {})
+    ]
+    assert not re.search(r"<h\d", "".join(pages))  # an output cannot know under which heading it stands
+
+
+@every_notebook
+def test_links_and_columns_have_names(path):
+    text = "\n".join(cell.source for cell in cells(path, "markdown"))
+    for words in re.findall(r"\[([^\]]*)\]\(", text):
+        assert not re.fullmatch(r"(?i)\W*|(click |see )?(here|this|link|more|page|https?:.*)", words), words
+    for heads in re.findall(r"(?m)^\|(.*)\|\n\|[-:| ]+\|$", text):
+        assert all(head.strip() for head in heads.split("|")), heads
 
 
 @every_notebook

@@ -17,7 +17,7 @@ from traitlets import Unicode
 UNSEEN = "position:absolute;width:1px;height:1px;overflow:hidden;white-space:nowrap;clip-path:inset(50%)"
 NO_ROOM = {"height": "0", "margin": "0", "overflow": "hidden"}  # the layout of a widget with a region alone
 FOCUSED = "live-figure"  # the class of a box in which the control that has the focus is framed
-RING = f"<style>.{FOCUSED} :focus-visible{{outline:3px solid;outline-offset:1px}}</style>"
+RING = f"<style>.{FOCUSED} .jupyter-widgets :focus-visible{{outline:3px solid!important}}</style>"
 
 
 def region(*parts: str) -> str:
