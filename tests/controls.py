@@ -72,7 +72,7 @@ class Figure:
 
     def sentence(self) -> str:
         """The sentence under the picture."""
-        return self.box.locator("[aria-live=polite]").text_content()
+        return self.box.locator("[id$=-said]").text_content()
 
     def trace(self) -> str:
         """The arithmetic under it."""
@@ -150,7 +150,7 @@ class Control:
 
     def _press(self, sign: int) -> None:
         """Press the keys that a reader would. JupyterLab keeps the arrows for itself on all but a slider and
-        an open list, so a question is answered with its first choice there: no key leads to another."""
+        an open list. A question is answered with its first choice; test_access.py goes to others with Tab."""
         keyboard, place = self.on.page.keyboard, self._place() + sign
         if self.kind == "buttons" and 0 <= place < self.options():
             self.box.locator("button").nth(place).focus()
