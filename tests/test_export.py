@@ -2,14 +2,16 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+from axe_playwright_python.base import AXE_SCRIPT
 from bs4 import BeautifulSoup
+
+from tests.servers import chromium
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / ".ci"))
@@ -20,7 +22,6 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 TABLE = {"table", "caption", "tr", "td"}
 HOME = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["course"]["home"]
 ELSEWHERE = ("https://colab.research.google.com/github/", f"{HOME or 'no home'}/")
-FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 
 every_notebook = pytest.mark.parametrize("file", COURSE, ids=lambda file: Path(file).stem)
 
@@ -189,18 +190,8 @@ def test_slides_say_all_that_the_page_says(pages, file):
 
 @pytest.fixture(scope="module")
 def browser():
-    names = ("chromium", "google-chrome", "chromium-browser")
-    path = next((found for name in names if (found := shutil.which(name))), None)
-    if path is None:
-        if os.environ.get("CI"):
-            pytest.fail("CI must have a browser: install chromium")
-        pytest.skip(f"no browser here: none of {', '.join(names)} is on the PATH")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+    with chromium() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture
@@ -228,6 +219,19 @@ def test_every_file_opens_from_a_disk_asks_for_nothing_and_fits_every_width(tab,
     files = {(site / name).as_uri() for name in pages}
     assert [url for url in tab.asked if not url.startswith("data:") and url not in files] == []
     assert tab.problems == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_to_mend_in_any_page(tab, site, scheme):
+    tab.emulate_media(color_scheme=scheme)
+    found = {}
+    for name in ["index.html", *map(place, COURSE), place(next(iter(COURSE)), "slides/")]:
+        tab.goto((site / name).as_uri())
+        tab.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+        tab.evaluate(AXE_SCRIPT)
+        results = tab.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
+        found |= {(name, rule["id"]): rule["nodes"][0]["html"][:200] for rule in results}
+    assert found == {}
 
 
 def test_a_reader_needs_no_mouse(tab, site):
