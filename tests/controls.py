@@ -150,13 +150,10 @@ class Control:
 
     def _press(self, sign: int) -> None:
         """Press the keys that a reader would. JupyterLab keeps the arrows for itself on all but a slider and
-        an open list. A question is answered with its first choice; test_access.py goes to others with Tab."""
+        an open list; every button and every choice of a question can be reached with Tab."""
         keyboard, place = self.on.page.keyboard, self._place() + sign
-        if self.kind == "buttons" and 0 <= place < self.options():
-            self.box.locator("button").nth(place).focus()
-            keyboard.press("Enter")
-        elif self.kind == "question":
-            self.box.locator("input").first.focus()
+        if self.kind in ("buttons", "question") and 0 <= place < self.options():
+            self.box.locator("button, input").nth(place).focus()
             keyboard.press("Space")
         elif self.kind == "slider":
             self.box.locator(HANDLE).focus()

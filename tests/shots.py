@@ -16,21 +16,20 @@ from tests.pages import NotebookPage, chromium, jupyter
 ROOT = Path(__file__).resolve().parent.parent
 COLAB = ROOT / ".venv-colab" / "bin" / "python"
 LOOKS = {  # front end -> name, width of the window, theme
-    "lab": [("lab-light", 1280, "light"), ("lab-narrow", 800, "light"), ("lab-dark", 1280, "dark")],
-    "classic": [("classic", 1280, "light")],
+    "lab": [("lab-light", 1280, "Light"), ("lab-narrow", 800, "Light"), ("lab-dark", 1280, "Dark")],
+    "classic": [("classic", 1280, "Light")],
 }
 PART = 1400
 HIGHEST = """() => Math.max(...[...document.querySelectorAll('.jp-NotebookPanel *, #notebook-container')]
     .filter(e => e.id || getComputedStyle(e).overflowY !== 'visible').map(e => e.scrollHeight))"""
-DARK = "() => jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'})"
+THEME = """theme => window.jupyterapp?.commands.execute('apputils:change-theme', {theme})"""
 
 
 def shoot(notebook: NotebookPage, number: str, out: Path, width: int, theme: str) -> None:
     """One notebook in one look, in parts."""
     page = notebook.page
     out.mkdir(parents=True, exist_ok=True)
-    if theme == "dark":
-        page.evaluate(DARK)
+    page.evaluate(THEME, f"JupyterLab {theme}")
     page.set_viewport_size({"width": width, "height": 1100})
     page.wait_for_timeout(1000)
     height = min(page.evaluate(HIGHEST) + 250, 30_000)

@@ -4,6 +4,7 @@ After each move the page must show what a computation from nothing gives for the
 shows: the same sentence, the same arithmetic, the same picture to the byte. `make browsers` runs this.
 """
 
+import json
 import shutil
 import sys
 from contextlib import ExitStack
@@ -111,8 +112,8 @@ def test_other_controls_move_without_error(notebook):
     assert notebook.errors() == []
 
 
-def test_after_a_restart_the_old_controls_break_nothing_and_a_new_run_is_alive(notebook):
-    (figure, *_) = notebook.figures()
+def test_after_a_restart_old_controls_break_nothing_and_a_later_cell_names_what_it_lacks(notebook):
+    figure = notebook.figures()[0]
     before = on_the_page(figure)
     notebook.restart()
     for control in figure.controls():
@@ -121,9 +122,13 @@ def test_after_a_restart_the_old_controls_break_nothing_and_a_new_run_is_alive(n
     assert on_the_page(figure) == before  # nobody is there to answer
     assert {*notebook.errors()} <= {"Cannot send"}  # JupyterLab's own words, in the console
     notebook.problems.clear()
-    notebook.run_all()
-    assert notebook.errors() == []
-    for figure in notebook.figures():
-        (first, *_) = figure.controls()
-        first.step(1, "mouse") or first.step(-1, "mouse")
+    cells = json.loads((ROOT / notebook.path).read_text())["cells"]
+    notebook.run_cell(next(i for i, cell in enumerate(cells) if "= LiveFigure(" in "".join(cell["source"])))
+    (error,) = notebook.errors()
+    assert "NameError" in error
+    if notebook.path.endswith(NOTEBOOKS[0]):  # it speaks for all: a second run takes as long as all the rest
+        notebook.restart()
+        notebook.run_all()
+        assert notebook.errors() == []
+        assert figure.controls()[-1].step(-1, "mouse")
         assert_true(notebook, figure, "a restart and a second run")
