@@ -22,6 +22,7 @@ LOOKS = {  # front end -> name, width of the window, theme
 PART = 1400
 HIGHEST = """() => Math.max(...[...document.querySelectorAll('.jp-NotebookPanel *, #notebook-container')]
     .filter(e => e.id || getComputedStyle(e).overflowY !== 'visible').map(e => e.scrollHeight))"""
+TOP = "() => document.querySelectorAll('.jp-NotebookPanel *, #site').forEach(e => { e.scrollTop = 0; })"
 THEME = """theme => window.jupyterapp?.commands.execute('apputils:change-theme', {theme})"""
 
 
@@ -34,7 +35,10 @@ def shoot(notebook: NotebookPage, number: str, out: Path, width: int, theme: str
     page.wait_for_timeout(1000)
     height = min(page.evaluate(HIGHEST) + 250, 30_000)
     page.set_viewport_size({"width": width, "height": height})
-    page.wait_for_timeout(2500)
+    page.evaluate(TOP)
+    page.wait_for_timeout(1500)
+    page.evaluate(TOP)
+    page.wait_for_timeout(1000)
     for part, top in enumerate(range(0, height, PART), 1):
         clip = {"x": 0, "y": top, "width": width, "height": min(PART, height - top)}
         page.screenshot(path=out / f"{number}-{part:02d}.png", clip=clip)
