@@ -460,7 +460,7 @@ def test_a_redraw_costs_a_third_of_a_full_draw_and_200_kib_at_most(text):
 
 
 @pytest.mark.skipif(
-    widgets.version_info[0] < 8, reason="ipywidgets 7 tells a page nothing where there is no kernel"
+    widgets.__version__ < "8", reason="ipywidgets 7 tells a page nothing where there is no kernel"
 )
 def test_the_page_never_hears_of_other_options_and_another_place_at_once(monkeypatch):
     """Its slider would keep the old range: ipywidgets 8.1 then loses one of the two."""
