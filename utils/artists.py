@@ -97,14 +97,23 @@ def _stamp(text: str, colour: str, height: int) -> np.ndarray:
 
 @lru_cache
 def fonts() -> tuple[str, ...]:
-    """The names of the fonts that a picture's text is taken from, the first that has a letter counts."""
+    """The names of the fonts that a picture's text is taken from; the first that has a letter counts."""
     installed = {font.name for font in fontManager.ttflist}
     return (FONT, *[name for name in CJK_FONTS if name in installed][:1])
 
 
-@lru_cache
 def _font(height: int, text: str) -> ImageFont.FreeTypeFont:
     """The first font that has every letter of the text; the first of all, if none has."""
-    paths = [fontManager.findfont(name) for name in fonts()]
-    able = [path for path in paths if {ord(letter) for letter in text} <= set(get_font(path).get_charmap())]
-    return ImageFont.truetype((able or paths)[0], height)
+    names = fonts()
+    able = (name for name in names if text.isascii() or _letters(name).issuperset(map(ord, text)))
+    return _loaded(next(able, names[0]), height)
+
+
+@lru_cache
+def _letters(name: str) -> frozenset[int]:
+    return frozenset(get_font(fontManager.findfont(name)).get_charmap())
+
+
+@lru_cache
+def _loaded(name: str, height: int) -> ImageFont.FreeTypeFont:
+    return ImageFont.truetype(fontManager.findfont(name), height)
