@@ -3,8 +3,8 @@
 (() => {
   const AREA = ".jp-Cell-outputArea, .output_wrapper";
   const CONTROL = ".widget-slider, .widget-hslider, .widget-readout, .widget-label, .noUi-target, .ui-slider";
-  const seen = (window.latency = { events: [], changes: [], blank: 0, heights: 0, messages: 0 });
-  seen.reset = () => Object.assign(seen, { events: [], changes: [], blank: 0, heights: 0, messages: 0 });
+  const seen = (window.latency = { events: [], changes: [], blank: 0, heights: 0 });
+  seen.reset = () => Object.assign(seen, { events: [], changes: [], blank: 0, heights: 0 });
 
   // -- what the reader does; the browser stamps it when it arrives
   for (const type of ["keydown", "mousemove"])
@@ -13,8 +13,8 @@
   // -- what changes because of it, in any output area, the control itself left out
   const loaded = new WeakSet(); // an image that was loaded once shows its old picture until the next is there
   let waiting = [];
-  const note = () => {
-    const change = { time: performance.now(), painted: null };
+  const note = picture => {
+    const change = { picture, painted: null };
     seen.changes.push(change);
     waiting.push(change);
   };
@@ -25,17 +25,18 @@
   document.addEventListener("load", event => {
     if (event.target.tagName !== "IMG") return;
     loaded.add(event.target);
-    if (counts(event.target)) note();
+    if (counts(event.target)) note(true);
   }, true);
   new MutationObserver(records => {
-    if (records.some(r => r.type !== "attributes" && [...r.addedNodes, r.target].some(counts))) note();
+    if (records.some(r => r.type !== "attributes" && [...r.addedNodes, r.target].some(counts))) note(false);
   }).observe(document, { subtree: true, childList: true, characterData: true });
 
   // -- a change is painted when a message arrives that was posted in the frame after it
   const afterPaint = new MessageChannel();
   let framed = [];
   afterPaint.port1.onmessage = () => {
-    for (const change of framed) change.painted = performance.now();
+    const now = performance.now();
+    for (const change of framed) change.painted = now;
     framed = [];
   };
   const before = new Map(); // output area -> had it a picture, how high was it

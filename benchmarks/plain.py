@@ -1,6 +1,7 @@
 """The peer of a live figure: the same scene as tutorials draw it, with `interact` and `plt.show()`.
 
 It runs in the notebook's own kernel: `remember()` before the notebook's cells, `plain(figure)` after them.
+The peer draws the same panels, without the layout that makes room for labels: tutorials leave that out.
 """
 
 from __future__ import annotations
@@ -48,11 +49,10 @@ def plain(figure: LiveFigure) -> None:
             values[name] = values[name] if values[name] in offered else offered[-1]
         shown = figure._draw(**values)
         panels = {name: copy.deepcopy(panel) for name, panel in recipe.items()}
-        with plots.style():
-            _figure(panels, **size)
-            for name, panel in panels.items():
-                panel.update(**shown[name])
-            plt.show()
+        _figure(panels, **size)
+        for name, panel in panels.items():
+            panel.update(**shown[name])
+        plt.show()
         print(shown["sentence"])
 
     kinds = {True: widgets.SelectionSlider, False: widgets.Dropdown}
@@ -82,7 +82,8 @@ def _figure(
     heights: list[float] | None = None,
 ) -> None:
     letters = "ABCDEFGH"[: len(panels)]
-    fig = plt.figure(figsize=(width, height), layout="constrained")
+    plt.rcParams.update(plots.STYLE)  # live figures have a style of their own
+    fig = plt.figure(figsize=(width, height))
     axes = fig.subplot_mosaic(mosaic or letters, width_ratios=widths, height_ratios=heights)
     for panel, letter in zip(panels.values(), letters, strict=True):
         panel.attach(axes[letter])

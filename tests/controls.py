@@ -130,8 +130,8 @@ class Control:
         if self.kind != "slider":
             self._choose(self.options() - 1 if last else 0)
             return
-        track = self._track()
-        self._grab()
+        track = self.track()
+        self.grab()
         self.on.page.mouse.move(track["x"] + track["width"] * last, self._middle()[1], steps=steps)
         self.on.page.mouse.up()
 
@@ -166,15 +166,16 @@ class Control:
 
     def _drag_one(self, sign: int) -> None:
         """Drag the handle little by little until something else is chosen."""
-        before, track = self.shown(), self._track()
-        x, y = self._grab()
+        before, track = self.shown(), self.track()
+        x, y = self.grab()
         for far in range(3, int(track["width"]), 5):
             self.on.page.mouse.move(x + sign * far, y)
             if self.shown() != before:
                 break
         self.on.page.mouse.up()
 
-    def _grab(self) -> tuple[float, float]:
+    def grab(self) -> tuple[float, float]:
+        """Press the mouse on the handle of a slider; returns where."""
         self.box.locator(HANDLE).scroll_into_view_if_needed()
         self.on.page.mouse.move(*self._middle())
         self.on.page.mouse.down()
@@ -184,6 +185,7 @@ class Control:
         handle = self.box.locator(HANDLE).bounding_box()
         return handle["x"] + handle["width"] / 2, handle["y"] + handle["height"] / 2
 
-    def _track(self) -> dict[str, float]:
+    def track(self) -> dict[str, float]:
+        """Where the track of a slider lies on the page."""
         self.box.locator(HANDLE).scroll_into_view_if_needed()
         return self.box.locator(TRACK).bounding_box()
