@@ -173,8 +173,8 @@ def test_the_picture_has_a_name_and_the_focus_a_frame():
     fig = make()
     assert {"tooltip", "description"} <= set(fig.image.get_state())  # of which ipywidgets 8 makes a title
     assert "sentence under it" in fig.image.tooltip
-    assert spoken.FOCUSED in fig.box._dom_classes
-    assert f".{spoken.FOCUSED} .jupyter-widgets :focus-visible{{outline" in fig.box.children[2].value
+    assert spoken.FIGURE in fig.box._dom_classes
+    assert f".{spoken.FIGURE} .jupyter-widgets :focus-visible{{outline" in fig.box.children[2].value
 
 
 def test_the_box_holds_controls_picture_text_and_errors():

@@ -27,6 +27,8 @@ from utils.png import to_png
 
 __all__ = ["Choice", "LiveFigure"]
 
+LABELLED = {"description_width": "6.5em"}
+STYLES = {"slider": LABELLED, "menu": LABELLED, "buttons": LABELLED | {"button_width": "auto"}}
 BUSY = 0.010  # s: an event this soon after a draw means that more are waiting
 LONGEST_ERROR = 500  # characters: a page need not take more of what went wrong
 SOON = 0.004  # s: how long to let them arrive before one draw serves them all
@@ -69,14 +71,14 @@ class LiveFigure:
         self.image = spoken.Picture(layout={"width": f"{100 * width:.0f}px", "max_width": "calc(100% - 4px)"})
         self.sentence, self.error = widgets.HTML(), widgets.HTML()
         self._said, self._moved_to = (f"{self.sentence.model_id}-{part}" for part in ("said", "moved"))
-        region = spoken.RING + spoken.region(self._moved_to, self._said)
+        region = spoken.LOOKS + spoken.region(self._moved_to, self._said)
         announcer = widgets.HTML(region, layout=spoken.NO_ROOM)
         self.plain = ""  # the sentence as plain text
         self.controls = self._make_controls()
         columns = {"grid_template_columns": "repeat(auto-fill, minmax(22em, 1fr))", "max_width": "60em"}
         grid = widgets.GridBox(list(self.controls.values()), layout=columns)
         self.box = widgets.VBox([grid, self.image, announcer, self.sentence, self.error])
-        self.box.add_class(spoken.FOCUSED)
+        self.box.add_class(spoken.FIGURE)
         self._touched: widgets.Widget | None = None  # the control that was moved last
         for name, control in self.controls.items():
             if hasattr(self, name):
@@ -103,7 +105,7 @@ class LiveFigure:
                 options=options,
                 value=self._granted(name, options),
                 description=name,
-                style={"description_width": "6.5em"},
+                style=STYLES[choice.kind],
                 layout={"width": "auto"},
             )
         return made
