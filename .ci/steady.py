@@ -1,7 +1,7 @@
 """Do the notebooks say the same each time?  steady.py [--runs 20]  (20 minutes)
 
-Executes every notebook so often as it is, and once more each without the processor's vector instructions,
-with one thread, and with two. All that nbval compares must be what is committed: text, streams and HTML of
+Executes every notebook so often as it is, and once more each without the processor's vector instructions
+and with one thread. All that nbval compares must be what is committed: text, streams and HTML of
 every cell; not pictures.
 """
 
@@ -20,8 +20,7 @@ from notebooks import NOTEBOOKS, WIDGET, merged
 
 OTHER_MACHINES = {
     "no vector instructions": {"ATEN_CPU_CAPABILITY": "default"},
-    "one thread": {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
-    "two threads": {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"},
+    "one thread": {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},  # which most notebooks ask for anyway
 }
 
 
