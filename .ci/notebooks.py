@@ -54,6 +54,13 @@ def links(address: str, notebook: Path | None = None) -> str:
     return f"<!-- home -->{text}<!-- /home -->"
 
 
+def checked(url: str) -> str:
+    """An address of the form that all links are made from; the end of the program for any other."""
+    if not re.fullmatch(r"https://github\.com/[\w.-]+/[\w.-]+", url):
+        sys.exit(f"The home must be an address like https://github.com/you/course, not {url!r}.")
+    return url.removesuffix(".git")
+
+
 def stamp(url: str | None) -> None:
     """Write the address into its one place and into everything made from it."""
     if not url:
@@ -61,9 +68,7 @@ def stamp(url: str | None) -> None:
             ["git", "remote", "get-url", "origin"], cwd=ROOT, capture_output=True, text=True
         )
         url = home() or remote.stdout.strip()
-    if not re.fullmatch(r"https://github\.com/[\w.-]+/[\w.-]+", url):
-        sys.exit(f"The home must be an address like https://github.com/you/course, not {url!r}.")
-    url = url.removesuffix(".git")
+    url = checked(url)
     pyproject = ROOT / "pyproject.toml"
     pyproject.write_text(re.sub(r'(?m)^home = ".*"', f'home = "{url}"', pyproject.read_text()))
     readme = ROOT / "README.md"
