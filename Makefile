@@ -20,8 +20,8 @@ BIN = .venv/bin
 $(shell test -x $(BIN)/python || rm -f .venv/installed .venv/installed-for-tests)
 COLAB = .venv-colab/bin
 $(shell test -x $(COLAB)/python || rm -f .venv-colab/installed)
-# Browsers are driven from .venv, and what the doctor says depends on PyTorch alone.
-NOT_ON_COLAB = $(addprefix --ignore=tests/,test_access.py test_browser.py test_colab.py test_every_notebook.py test_export.py test_student.py) --ignore-glob=*/test_doctor*
+# Not with Colab's versions: browsers are driven from .venv, and what the doctor says depends on PyTorch alone.
+NOT_ON_COLAB = $(addprefix --ignore=tests/,test_access.py test_browser.py test_colab.py test_every_notebook.py test_export.py test_student.py) --ignore-glob='*/test_doctor*'
 
 .PHONY: lab test lint browsers test-colab notebooks html slides student bench latency kernels steady proof home
 .DELETE_ON_ERROR:

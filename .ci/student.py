@@ -51,10 +51,12 @@ def kept(folded: re.Match[str], ask: str, hints: bool) -> str:
 
 def only_lab(makefile: str) -> str:
     """The Makefile without the targets that need what is not handed out."""
-    paragraphs = [part for part in makefile.split("\n\n") if not re.match(r"(?!lab:)[\w -]+:(?!=)", part)]
-    lines = "\n\n".join(paragraphs).splitlines()
-    lines = [line for line in lines if not re.match(r"# make (?!lab)", line)]
-    return re.sub(r"(?m)^\.PHONY:.*$", ".PHONY: lab", "\n".join(lines)) + "\n"
+    other = r"(?!lab:|\.venv/|\.PHONY:)[\w./ -]+:(?!=)"
+    paragraphs = [part for part in makefile.split("\n\n") if not re.match(other, part)]
+    text = re.sub(r"(?m)^\.PHONY:.*$", ".PHONY: lab", "\n\n".join(paragraphs))
+    lines = text.replace(" .venv/installed-for-tests", "").splitlines()
+    lines = [line for line in lines if not re.search(r"^# make (?!lab)|(?i:colab)|tests/", line)]
+    return "\n".join(lines) + "\n"
 
 
 def readme() -> str:
