@@ -9,8 +9,8 @@ HOME = os.environ.get("COURSE_HOME", "")
 here, branch = Path.cwd(), os.environ.get("COURSE_BRANCH", "main")
 places = [here, *here.parents, copy := here / "self-attention-course"]
 marks = ("utils/attention.py", "notebooks/.bootstrap.py")
-found = [p for p in places if all((p / m).is_file() for m in marks)]
-if found in ([], [copy]):  # only the notebook is here, as on Colab
+roots = [p for p in places if all((p / m).is_file() for m in marks)]
+if roots in ([], [copy]):  # only the notebook is here, as on Colab
     commands = [["clone", "-q", "--depth=1", "-b", branch, HOME, str(copy)]]
     if (copy / ".git").exists():
         there = ["-C", str(copy)]
@@ -44,7 +44,7 @@ if found in ([], [copy]):  # only the notebook is here, as on Colab
             f"{HOME or 'its origin'} has now. Delete it and run me "
             f"again to fetch it anew. ({wrong})"
         )
-root = str((found or [copy])[0])
+root = str((roots or [copy])[0])
 for name in [n for n in sys.modules if n.split(".")[0] == "utils"]:
     file = str(getattr(sys.modules[name], "__file__", ""))
     if not file.startswith(root + os.sep):
