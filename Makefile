@@ -33,10 +33,10 @@ test: lint
 	$(BIN)/python -m pytest $(ARGS)
 
 browsers: .venv/installed-for-tests .venv-colab/installed
-	CI=true $(BIN)/python -m pytest -m browsers tests/test_every_notebook.py tests/test_out_of_order.py tests/test_access.py $(ARGS)
+	CI=true $(BIN)/python -m pytest -m "browsers or slow" tests/test_every_notebook.py tests/test_out_of_order.py tests/test_access.py $(ARGS)
 
 test-colab: .venv-colab/installed .venv/installed-for-tests
-	$(COLAB)/python -m pytest -m "not pinned and not browsers" $(NOT_ON_COLAB) $(ARGS)
+	$(COLAB)/python -m pytest -m "not pinned and not browsers and not slow" $(NOT_ON_COLAB) $(ARGS)
 	CI=true $(BIN)/python -m pytest -m browsers tests/test_colab.py $(ARGS)
 
 lint: .venv/installed-for-tests

@@ -10,7 +10,7 @@ import pytest
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
-pytestmark = pytest.mark.browsers
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parent.parent
 spec = importlib.util.spec_from_file_location("refresh", ROOT / ".ci" / "notebooks.py")
 refresh = importlib.util.module_from_spec(spec)
@@ -24,7 +24,7 @@ def client_of(path):
 
 
 def told(cell):
-    """A cell's outputs as text, its pictures with them; the widgets' own names differ from run to run."""
+    """A cell's outputs as text, its pictures with them; the widgets' own names and numbers of runs differ."""
     text = json.dumps(refresh.merged(cell.outputs), sort_keys=True)
     return re.sub(r'"model_id": "\w+"|"execution_count": \w+', "", text)
 
@@ -38,19 +38,30 @@ def test_a_cell_run_twice_says_the_same_twice(path):
                 client.execute_cell(cell, number)
                 once = told(cell)
                 client.execute_cell(cell, number)
-                if told(cell) != once and "nbval-ignore-output" not in cell.metadata.get("tags", []):
+                if told(cell) != once:
                     different.append(cell.source)
     assert different == []
 
 
 @every_notebook
-def test_a_cell_without_those_before_it_is_right_or_names_what_it_lacks(path):
-    client = client_of(path)
+@pytest.mark.parametrize("first", [0, 2], ids=["nothing", "imports"])
+def test_a_cell_without_those_before_it_is_right_or_names_what_it_lacks(path, first):
+    """Before each cell stand only the notebook's first ones: none, or those that import."""
+    client, wrong, right = client_of(path), [], 0
+    cells = [(number, cell) for number, cell in enumerate(client.nb.cells) if cell.cell_type == "code"]
     with client.setup_kernel():
-        for number, cell in enumerate(client.nb.cells):
-            if cell.cell_type == "code":
-                client.execute_cell(nbformat.v4.new_code_cell("%reset -f"), number)
-                try:
-                    client.execute_cell(cell, number)
-                except CellExecutionError as error:
-                    assert error.ename in ("NameError", "ModuleNotFoundError"), cell.source
+        for number, cell in cells:
+            client.execute_cell(nbformat.v4.new_code_cell("%reset -f"), number)
+            for place, before in cells[:first]:
+                client.execute_cell(before, place)
+            committed = told(cell)
+            try:
+                client.execute_cell(cell, number)
+            except CellExecutionError as error:
+                assert error.ename in ("NameError", "ModuleNotFoundError"), cell.source
+                continue
+            if (now := told(cell)) != committed:
+                wrong.append((cell.source, committed, now))
+            right += now == committed != "[]"
+    assert wrong == []
+    assert right > 10 or not first, "too few cells run to say anything"
