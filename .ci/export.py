@@ -15,7 +15,7 @@ prints, a phone shows them, too, and without script all slides stand on one page
 from __future__ import annotations
 
 import html
-import os
+import posixpath
 import re
 import shutil
 import sys
@@ -68,9 +68,9 @@ class Site:
         path, mark, anchor = link.partition("#")
         if not path or re.match(r"\w+:", link):
             return link
-        target = self.page_of(os.path.normpath(Path(source).parent / path))
+        target = self.page_of(posixpath.normpath(posixpath.join(posixpath.dirname(source), path)))
         if not target.startswith("https:"):
-            target = os.path.relpath(target, Path(page).parent)
+            target = posixpath.relpath(target, posixpath.dirname(page))
         return target + mark + anchor
 
 
@@ -168,7 +168,7 @@ def write(site: Site, source: str, page: str, notebook: nbformat.NotebookNode, *
 def notebooks() -> dict[str, nbformat.NotebookNode]:
     """The committed notebooks by their place in the repository, in the order of the course."""
     paths = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
-    return {str(path.relative_to(ROOT)): nbformat.read(path, as_version=4) for path in paths}
+    return {path.relative_to(ROOT).as_posix(): nbformat.read(path, as_version=4) for path in paths}
 
 
 def title(notebook: nbformat.NotebookNode) -> str:
@@ -198,7 +198,7 @@ def write_pages(site: Site) -> None:
         text = (ROOT / file).read_text(encoding="utf-8").rstrip()
         shown = new_notebook(cells=[new_markdown_cell(f"# {file}"), new_code_cell(text)])
         shown.metadata.language_info = {"name": "python"}
-        index = {"href": os.path.relpath("index.html", Path(file).parent), "title": "the course"}
+        index = {"href": posixpath.relpath("index.html", posixpath.dirname(file)), "title": "the course"}
         write(site, file, f"{file}.html", shown, title=file, index=index)
 
 

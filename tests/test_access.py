@@ -287,16 +287,22 @@ def texts(node, nodes):
             yield from texts(nodes[child], nodes)
 
 
+def tab_to(page, tag):
+    """Press Tab until such an element has the focus."""
+    for _ in range(40):
+        if press(page, "Tab")["tag"] == tag:
+            return
+    raise AssertionError(f"40 Tabs lead to no {tag}")
+
+
 def test_keys_answer_a_prediction_and_open_an_answer(first):
     page = first.page
     select(page, ".widget-radio-box")
-    while press(page, "Tab")["tag"] != "INPUT":
-        pass
+    tab_to(page, "INPUT")
     press(page, "Tab", "Space")  # arrows alone would select another cell
     assert page.evaluate(CHECKED) == [False, True, False]
     select(page, "details")
-    while press(page, "Tab")["tag"] != "SUMMARY":
-        pass
+    tab_to(page, "SUMMARY")
     opened = "() => document.activeElement.parentElement.open"
     before = page.evaluate(opened)
     press(page, "Enter")
