@@ -7,9 +7,9 @@ from pathlib import Path
 
 HOME = os.environ.get("COURSE_HOME", "")
 here, branch = Path.cwd(), os.environ.get("COURSE_BRANCH", "main")
-places = [here, *here.parents, copy := here / "self-attention-course"]
+folders = [here, *here.parents, copy := here / "self-attention-course"]
 marks = ("utils/attention.py", "notebooks/.bootstrap.py")
-roots = [p for p in places if all((p / m).is_file() for m in marks)]
+roots = [p for p in folders if all((p / m).is_file() for m in marks)]
 if roots in ([], [copy]):  # only the notebook is here, as on Colab
     commands = [["clone", "-q", "--depth=1", "-b", branch, HOME, str(copy)]]
     if (copy / ".git").exists():
