@@ -17,9 +17,9 @@ FIGURES = """() => {
     all.forEach((image, i) => { image.closest('.widget-vbox').dataset.figure = i; });
     return all.length;
 }"""
-CONTROLS = """() => {
-    [...document.querySelectorAll('img.widget-image')]
-        .forEach((image, i) => { image.closest('.widget-vbox').dataset.figure = i; });
+CONTROLS = (
+    f"() => {{ ({FIGURES})();"
+    + """
     const kinds = {'widget-hslider': 'slider', 'widget-dropdown': 'menu',
                    'widget-toggle-buttons': 'buttons', 'widget-radio': 'question'};
     const all = [...document.querySelectorAll(Object.keys(kinds).map(name => '.' + name).join(', '))];
@@ -31,6 +31,7 @@ CONTROLS = """() => {
                 figure: figure === undefined ? null : Number(figure)};
     });
 }"""
+)
 SHOWN = """box => {
     const text = e => e ? e.textContent.trim() : null;
     const chosen = box.querySelector('input:checked');

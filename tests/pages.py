@@ -12,9 +12,7 @@ from typing import Any
 from playwright.sync_api import Browser, Page
 
 from tests.controls import CONTROLS, FIGURES, Control, Figure
-from tests.servers import FLAGS, Server, chromium, chromium_path, jupyter
-
-__all__ = ["FLAGS", "Control", "Figure", "NotebookPage", "Server", "chromium", "chromium_path", "jupyter"]
+from tests.servers import Server
 
 # -- the two front ends -----------------------------------------------------------------------
 

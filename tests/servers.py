@@ -19,6 +19,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
+ROOT = Path(__file__).resolve().parent.parent
+COLAB = (
+    ROOT / ".venv-colab" / "bin" / "python"
+)  # classic Notebook, once make test-colab has installed it
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -29,6 +33,13 @@ FLAGS = [
     "--disable-sync",
 ]
 NEWS = "@jupyterlab/apputils-extension/notification.jupyterlab-settings"
+
+
+def copy_of_course(folder: Path) -> Path:
+    """A copy of what readers open, in folder/course, for Jupyter saves what it opens."""
+    for name in ("notebooks", "utils"):
+        shutil.copytree(ROOT / name, folder / "course" / name)
+    return folder / "course"
 
 
 def chromium_path() -> str:
@@ -90,7 +101,10 @@ def jupyter(
             try:
                 process.wait(30)
             except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)  # its own group: the server and its kernels
+                # What the server started in its group. Kernels have sessions of their own: they look whether
+                # their parent lives, and end by themselves.
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
 
 
 def _command(python: Path | str, frontend: str, folder: Path, port: int) -> list[str]:

@@ -6,15 +6,13 @@ and, where `make test-colab` has installed it, for classic Notebook.
 
 from __future__ import annotations
 
-import shutil
 import sys
 import tempfile
 from pathlib import Path
 
-from tests.pages import NotebookPage, chromium, jupyter
+from tests.pages import NotebookPage
+from tests.servers import COLAB, ROOT, chromium, copy_of_course, jupyter
 
-ROOT = Path(__file__).resolve().parent.parent
-COLAB = ROOT / ".venv-colab" / "bin" / "python"
 LOOKS = {  # front end -> name, width of the window, theme
     "lab": [("lab-light", 1280, "Light"), ("lab-narrow", 800, "Light"), ("lab-dark", 1280, "Dark")],
     "classic": [("classic", 1280, "Light")],
@@ -49,9 +47,7 @@ def main(out: Path, numbers: list[str]) -> None:
     notebooks = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
     notebooks = [path for path in notebooks if not numbers or path.stem[:2] in numbers]
     with tempfile.TemporaryDirectory() as folder, chromium() as browser:
-        course = Path(folder) / "course"
-        for name in ("notebooks", "utils"):
-            shutil.copytree(ROOT / name, course / name)
+        course = copy_of_course(Path(folder))
         for frontend, looks in LOOKS.items():
             python = COLAB if frontend == "classic" else Path(sys.executable)
             if not python.exists():

@@ -4,7 +4,6 @@ axe-core (https://github.com/dequelabs/axe-core) examines each notebook as run, 
 light and in a dark theme; then each live figure is walked through with Tab.
 """
 
-import shutil
 import sys
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -13,7 +12,8 @@ import nbformat
 import pytest
 from axe_playwright_python.base import AXE_SCRIPT
 
-from tests.pages import NotebookPage, chromium, jupyter
+from tests.pages import NotebookPage
+from tests.servers import chromium, copy_of_course, jupyter
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = sorted(path.name for path in (ROOT / "notebooks").glob("0*.ipynb"))
@@ -104,15 +104,14 @@ OPEN_ALL = """() => {
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
-    """A browser, and JupyterLab on a copy of the course, for it saves what it opens."""
+    """A browser, and JupyterLab on a copy of the course, with one notebook more."""
     folder = tmp_path_factory.mktemp("access")
-    for name in ("notebooks", "utils"):
-        shutil.copytree(ROOT / name, folder / "course" / name)
+    course = copy_of_course(folder)
     cells = [nbformat.v4.new_code_cell(source.strip()) for source in CELLS.split("---")]
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
     ours = nbformat.v4.new_notebook(cells=cells, metadata=kernel)
-    nbformat.write(ours, folder / "course" / "notebooks" / OURS)
-    with chromium() as browser, jupyter(sys.executable, "lab", folder / "course", folder) as server:
+    nbformat.write(ours, course / "notebooks" / OURS)
+    with chromium() as browser, jupyter(sys.executable, "lab", course, folder) as server:
         yield browser, server
 
 

@@ -2,28 +2,24 @@
 
 import math
 import re
-import shutil
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
-from tests.pages import NotebookPage, chromium, jupyter
+from tests.pages import NotebookPage
+from tests.servers import chromium, copy_of_course, jupyter
 from tests.truth import assert_true
 from utils.minilm import texts, word_vectors
 
-ROOT = Path(__file__).resolve().parent.parent
 FIRST = "notebooks/01_why_self_attention.ipynb"
 
 
 @pytest.fixture(scope="module")
 def notebook(tmp_path_factory):
-    """Notebook 01 of a copy of the course, for Jupyter saves what it opens; run from top to bottom."""
+    """Notebook 01 of a copy of the course, run from top to bottom."""
     folder = tmp_path_factory.mktemp("lab")
-    for name in ("notebooks", "utils"):
-        shutil.copytree(ROOT / name, folder / "course" / name)
-    with chromium() as browser, jupyter(sys.executable, "lab", folder / "course", folder) as server:
+    with chromium() as browser, jupyter(sys.executable, "lab", copy_of_course(folder), folder) as server:
         notebook = NotebookPage(browser, server, FIRST)
         notebook.run_all()
         notebook.page.locator(".widget-image").scroll_into_view_if_needed()

@@ -5,15 +5,13 @@ The first cell fetches the course from a repository with what is committed here.
 
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
-from tests.pages import NotebookPage, chromium, jupyter
+from tests.pages import NotebookPage
+from tests.servers import COLAB, ROOT, chromium, jupyter
 
 pytestmark = pytest.mark.browsers
-ROOT = Path(__file__).resolve().parent.parent
-COLAB = ROOT / ".venv-colab" / "bin" / "python"
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
 
 

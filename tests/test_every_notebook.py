@@ -5,21 +5,20 @@ shows: the same sentence, the same arithmetic, the same picture to the byte. `ma
 """
 
 import json
-import shutil
 import sys
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.pages import NotebookPage, chromium, jupyter
+from tests.pages import NotebookPage
+from tests.servers import COLAB, ROOT, chromium, copy_of_course, jupyter
 from tests.truth import assert_true, on_the_page
 from utils.predict import questions
 
 pytestmark = pytest.mark.browsers
-ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = sorted(path.name for path in (ROOT / "notebooks").glob("[0-9]*.ipynb"))
-PYTHONS = {"lab": Path(sys.executable), "classic": ROOT / ".venv-colab" / "bin" / "python"}
+PYTHONS = {"lab": Path(sys.executable), "classic": COLAB}
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +32,7 @@ def servers(tmp_path_factory):
                 pytest.skip("there is no .venv-colab here: make browsers installs it")
             if frontend not in running:
                 folder = tmp_path_factory.mktemp(frontend)
-                for name in ("notebooks", "utils"):
-                    shutil.copytree(ROOT / name, folder / "course" / name)
-                start = jupyter(PYTHONS[frontend], frontend, folder / "course", folder)
+                start = jupyter(PYTHONS[frontend], frontend, copy_of_course(folder), folder)
                 running[frontend] = stack.enter_context(start)
             return browser, running[frontend]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 
-from tests.pages import Figure, NotebookPage
+from tests.controls import Figure
+from tests.pages import NotebookPage
 
 # Run in the kernel: what a live figure with such controls must show for such labels. The picture is drawn
 # anew from its background on, and not only what moved.
