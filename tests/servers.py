@@ -20,9 +20,7 @@ import pytest
 from playwright.sync_api import Browser, sync_playwright
 
 ROOT = Path(__file__).resolve().parent.parent
-COLAB = (
-    ROOT / ".venv-colab" / "bin" / "python"
-)  # classic Notebook, once make test-colab has installed it
+COLAB = ROOT / ".venv-colab" / "bin" / "python"  # classic Notebook, once make test-colab has installed it
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
