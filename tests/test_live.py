@@ -333,7 +333,7 @@ def test_the_saved_output_is_never_stale():
 
     fig = make()
     time.sleep(0.05)
-    bundle = asyncio.run(move_twice(fig))
+    bundle, _ = asyncio.run(move_twice(fig))
     assert bundle["text/plain"] == draw(**fig.values)["sentence"]
 
 
@@ -433,12 +433,16 @@ def test_the_page_cannot_deselect_everything():
             assert (control.index, control.value) == before
 
 
-def test_the_saved_output_is_widget_widget_picture_and_sentence():
+def test_the_saved_output_is_widget_picture_sentence_and_arithmetic():
     fig = make()
-    bundle = fig._repr_mimebundle_()
+    fig.temperature.value = 10.0
+    bundle, metadata = fig._repr_mimebundle_()
     assert bundle["application/vnd.jupyter.widget-view+json"]["model_id"] == fig.box.model_id
     assert base64.b64decode(bundle["image/png"]) == fig.image.value
     assert bundle["text/plain"] == "mouse gives cat " + fig.plain.split()[-1]
+    assert metadata == {"image/png": {"trace": "temperature 10.0"}}
+    untraced = {name: part for name, part in draw(**fig.values).items() if name != "trace"}
+    assert make(lambda **values: untraced)._repr_mimebundle_()[1] == {}
 
 
 @pytest.mark.parametrize("text", [TEXTS[0], TEXTS[2]])

@@ -12,7 +12,7 @@ import base64
 import html
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -74,6 +74,7 @@ class LiveFigure:
         region = spoken.LOOKS + spoken.region(self._moved_to, self._said)
         announcer = widgets.HTML(region, layout=spoken.NO_ROOM)
         self.plain = ""  # the sentence as plain text
+        self._trace = ""  # the lines of arithmetic under it
         self.controls = self._make_controls()
         columns = {"grid_template_columns": "repeat(auto-fill, minmax(22em, 1fr))", "max_width": "60em"}
         grid = widgets.GridBox(list(self.controls.values()), layout=columns)
@@ -162,9 +163,10 @@ class LiveFigure:
                 shown = self._computed()
                 changed = [panel.update(**shown[name]) for name, panel in self._panels.items()]
                 picture = self._paint(any(changed))
-                text = self._as_html(shown["sentence"], shown.get("trace", ()))
+                trace = "\n".join(shown.get("trace", ()))
+                text = self._as_html(shown["sentence"], trace)
                 self.image.value = picture  # first, as the page takes longer over it
-                self.sentence.value, self.plain = text, shown["sentence"]
+                self.sentence.value, self.plain, self._trace = text, shown["sentence"], trace
                 self.error.value = ""
             finally:
                 self._last_draw = time.perf_counter()
@@ -197,7 +199,7 @@ class LiveFigure:
             self.error.value = f'<p role="alert" style="{ERROR}">{words}</p>'
             raise
 
-    def _as_html(self, sentence: str, trace: Iterable[str]) -> str:
+    def _as_html(self, sentence: str, trace: str) -> str:
         """The text under the picture: what is seen, in words, and the arithmetic behind it.
 
         Unseen, the control that was moved is named first: ipywidgets gives a slider's handle no name.
@@ -207,7 +209,7 @@ class LiveFigure:
             spoken.part(self._moved_to, moved or "", spoken.UNSEEN)
             + spoken.part(self._said, sentence, "line-height:1.5;min-height:3em;margin:0 0 .4em")
             + '<pre style="line-height:1.4;margin:0;overflow-x:auto">'
-            + f"{html.escape(chr(10).join(trace))}</pre>"
+            + f"{html.escape(trace)}</pre>"
         )
 
     def _paint(self, frame_changed: bool) -> bytes:
@@ -235,16 +237,21 @@ class LiveFigure:
                 artist.set_visible(was)
         return self._figure.canvas.copy_from_bbox(self._figure.bbox)
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
-        """The live widget where a kernel runs; a picture and its sentence everywhere else."""
+    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The live widget where a kernel runs; a picture and its sentence everywhere else.
+
+        The arithmetic goes with the picture as metadata, for pages at rest: a notebook's tests compare
+        texts, and its last digits may differ from one machine to the next.
+        """
         if self._planned:
             self.redraw()
         view = {"version_major": 2, "version_minor": 0, "model_id": self.box.model_id}
-        return {
+        data = {
             "application/vnd.jupyter.widget-view+json": view,
             "image/png": base64.b64encode(self.image.value).decode(),
             "text/plain": self.plain,
         }
+        return data, {"image/png": {"trace": self._trace}} if self._trace else {}
 
 
 def _offer(control: widgets.Widget, options: Sequence[tuple[str, Any]], value: Any) -> None:
