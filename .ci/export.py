@@ -20,6 +20,7 @@ import re
 import shutil
 import sys
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -31,7 +32,7 @@ from latex2mathml.converter import convert
 from nbconvert.exporters import HTMLExporter
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
-from slides import on_slides
+from slides import UPRIGHT, on_slides
 from traitlets.config import Config
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -145,9 +146,18 @@ class Exporter(HTMLExporter):
             extra_template_basedirs=[str(ROOT / ".ci")],
         )
 
+    def default_filters(self) -> Iterator[tuple[str, Any]]:
+        yield from super().default_filters()
+        yield "is_prose", is_prose
+
     @jinja2.pass_context
     def markdown2html(self, context: jinja2.runtime.Context, source: str) -> str:
         return markdown(source, self.renderer)
+
+
+def is_prose(printed: str) -> bool:
+    """May the lines of what was printed be broken? Those of a table and of a matrix may not."""
+    return bool(re.search(r"(?m)^.{79}", printed)) or not re.search(r"\S {2,}\S|\[\[", printed)
 
 
 @cache
@@ -236,6 +246,7 @@ def write_slides(site: Site) -> None:
             notebook,
             title=title(notebook),
             whole=f"../{name}.html",
+            upright=UPRIGHT,
             how_to_run="../index.html#Start",
         )
 

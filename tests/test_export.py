@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -177,14 +178,82 @@ def test_the_same_notebooks_give_the_same_bytes(site, tmp_path):
 
 
 @every_notebook
-def test_slides_say_all_that_the_page_says(pages, file):
-    def said(page, leave=()):
-        parts = page.main.select(".text p, .text li, .text td, .text h1, .text h2, .text summary, pre")
-        return [part.get_text() for part in parts if not part.get_text().startswith(leave)]
+def test_slides_say_all_that_the_page_says_but_what_only_a_run_makes_true(pages, file):
+    only_live = (
+        *("predict(", "# @title Run me first", "sum_up(", "Your first answers were right in 0"),
+        *("Run one cell at a time", "The cell below comes first"),
+    )
 
-    page = said(pages[place(file)], ("predict(", "# @title Run me first"))
-    assert said(pages[place(file, "slides/")]) == page
-    assert not pages[place(file, "slides/")].select("[hidden]")  # without script, everything is there
+    def said(page, leave=()):
+        parts = page.main.select(".text p, .text li, .text td, .text h1, .text h2, pre")
+        texts = [part.get_text() for part in parts]
+        return [text for text in texts if not text.startswith(leave) and "not attempted yet" not in text]
+
+    page, slides = pages[place(file)], pages[place(file, "slides/")]
+    assert said(slides) == said(page, only_live)
+    assert "not attempted yet" not in slides.get_text()
+    assert not slides.select(".slide[hidden]")  # without script, everything is there
+
+
+@every_notebook
+def test_nothing_follows_a_question_on_its_slide(pages, file):
+    questions = pages[place(file, "slides/")].find_all("b", string="Predict.")
+    assert len(questions) == sum(cell.source.startswith("predict(") for cell in COURSE[file].cells)
+    for question in questions:
+        assert not question.find_parent(class_="cell").find_next_siblings()
+
+
+def slides_of(pages, file):
+    """What stands on each slide, below the name of its part."""
+    slides = pages[place(file, "slides/")].select(".slide")
+    return [slide.find_all(class_=["text", "cell"], recursive=False) for slide in slides]
+
+
+@every_notebook
+def test_a_part_and_an_exercise_begin_a_slide(pages, file):
+    for first, *others in slides_of(pages, file):
+        assert not [one for one in others if one.select("h1, h2")]
+        exercises = [one for one in others if re.match(r"[B-Z]\. .*\([●○]{5}", one.get_text())]
+        assert not exercises, first
+
+
+def test_hints_and_solutions_stay_with_their_exercise(pages):
+    slides = [slide for file in COURSE for slide in slides_of(pages, file)]
+    alone = [before for before, after in pairwise(slides) if after[0].find("summary", string="Hint 1")]
+    lines = [len(slide[-1].get_text().splitlines()) for slide in alone]
+    assert all(count > 20 for count in lines), lines  # there, both do not fit
+
+
+def test_a_text_that_announces_its_code_stands_with_it_unless_that_fills_a_slide(pages):
+    slides = [slide for file in COURSE for slide in slides_of(pages, file)]
+    announced = [
+        after[0] for before, after in pairwise(slides) if before[-1].get_text().strip().endswith(":")
+    ]
+    small = [one for one in announced if "drawn" not in one["class"] and len(one.get_text()) < 500]
+    assert small == []
+
+
+@every_notebook
+def test_a_figure_at_rest_shows_its_arithmetic(pages, file):
+    outputs = [output for cell in COURSE[file].cells for output in cell.get("outputs", [])]
+    pictures = [output.get("metadata", {}).get("image/png", {}) for output in outputs]
+    traces = [picture["trace"] for picture in pictures if "trace" in picture]
+    assert traces or "trace" not in "".join(cell.source for cell in COURSE[file].cells)
+    for page in (pages[place(file)], pages[place(file, "slides/")]):
+        assert [shown.get_text() for shown in page.select("figure > pre")] == traces
+
+
+@pytest.mark.parametrize(
+    ("printed", "prose"),
+    [
+        ("01-softmax: right", True),
+        ("a table  of two columns\n" + "and a long line " * 6, True),
+        ("pre    1.0  2.0\npost   3.0  4.0", False),
+        ("tensor([[1., 0.],\n        [0., 1.]])", False),
+    ],
+)
+def test_a_sentence_is_broken_where_it_must_and_a_table_never(printed, prose):
+    assert export.is_prose(printed) == prose
 
 
 # -- in a browser -------------------------------------------------------------------------
@@ -286,15 +355,53 @@ def test_on_a_slide_the_space_bar_opens_an_answer_and_stays(tab, site):
     assert (answer.get_attribute("open"), tab.url) == ("", before)
 
 
-@every_notebook
-def test_most_slides_fit_a_projector(tab, site, file):
-    tab.goto((site / place(file, "slides/")).as_uri())
-    heights = tab.evaluate(
-        """[...document.querySelectorAll(".slide")].map((slide, i) => {
-            show(i + 1, false); return document.documentElement.scrollHeight; })"""
+def heights(tab, what):
+    """A number for each slide: of the page, or of what stands on the slide."""
+    return tab.evaluate(
+        f"""[...document.querySelectorAll(".slide")].map((slide, i) => {{
+            show(i + 1, false); return {what}; }})"""
     )
-    tall = [i + 1 for i, height in enumerate(heights) if height > 720]
-    assert len(tall) <= len(heights) / 5, tall
+
+
+@every_notebook
+def test_nearly_all_slides_fit_few_are_nearly_empty_and_pictures_are_large(tab, site, file):
+    tab.goto((site / place(file, "slides/")).as_uri())
+    slides = heights(
+        tab,
+        """[frame.scrollHeight, slide.lastElementChild.getBoundingClientRect().bottom,
+            [...slide.querySelectorAll("img")].map(one => {
+                const [width, height] = [one.clientWidth, one.clientHeight];
+                const scale = Math.min(width / one.naturalWidth, height / one.naturalHeight);
+                return [scale * one.naturalWidth / 1280, scale * one.naturalHeight / 720]; })]""",
+    )
+    assert len([tall for tall, _, _ in slides if tall > 720]) <= 2, slides
+    assert len([end for _, end, _ in slides if end < 170]) <= len(slides) / 8, slides
+    shares = [share for _, _, pictures in slides for share in pictures]
+    assert shares
+    assert [share for share in shares if share[0] < 0.85 and share[1] < 0.45] == []  # of width and height
+
+
+def test_a_slide_that_is_too_tall_says_so_and_is_scrolled_before_the_next_one(tab, site):
+    tab.goto((site / place(next(iter(COURSE)), "slides/")).as_uri())
+    tab.set_viewport_size({"width": 1280, "height": 300})
+    tall = next(i + 1 for i, h in enumerate(heights(tab, "frame.scrollHeight")) if 350 < h < 500)
+    tab.evaluate(f"show({tall})")
+    more = tab.get_by_text("more below")
+
+    def at(key):
+        tab.keyboard.press(key)
+        place = int(tab.get_by_role("status").inner_text().split(" / ")[0])
+        return place - tall, tab.evaluate("scrollY > 0"), more.is_visible()
+
+    assert more.is_visible()
+    assert at("Space") == (0, True, False)
+    assert at("Shift+Space")[:2] == (0, False)
+    assert at("PageDown") == (0, True, False)
+    assert at("PageDown")[:2] == (1, False)
+    assert at("PageUp")[:2] == (0, False)
+    assert at("ArrowRight")[0] == 1  # without detours
+    tab.set_viewport_size({"width": 1280, "height": 2000})
+    assert not more.is_visible()
 
 
 # -- what GitHub shows of a notebook ------------------------------------------------------

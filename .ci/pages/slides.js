@@ -12,6 +12,17 @@ function show(number, focus = true) {
   history.replaceState(null, "", `#${now}`);
   scrollTo(0, 0);
   if (focus) slides[now - 1].focus({ preventScroll: true });
+  cue();
+}
+
+// A slide that is taller than the window: how much is below and above, a cue, and a step that leads on.
+const frame = document.documentElement;
+const below = () => frame.scrollHeight - frame.clientHeight - Math.ceil(scrollY);
+const cue = () => { document.getElementById("more").hidden = below() < 2; };
+function step(forward) {
+  if (forward ? below() < 2 : scrollY < 1) return show(now() + (forward ? 1 : -1));
+  scrollBy({ top: (forward ? 0.8 : -0.8) * (frame.clientHeight - 56), behavior: "instant" });
+  cue();
 }
 
 const now = () => slides.findIndex((slide) => !slide.hidden) + 1;
@@ -20,9 +31,9 @@ const asked = () => {
   return target ? slides.indexOf(target.closest(".slide")) + 1 : Number(location.hash.slice(1)) || 1;
 };
 const KEYS = {
-  ArrowRight: () => now() + 1, PageDown: () => now() + 1, " ": () => now() + 1, n: () => now() + 1,
-  ArrowLeft: () => now() - 1, PageUp: () => now() - 1, p: () => now() - 1,
-  Home: () => 1, End: () => slides.length,
+  ArrowRight: () => show(now() + 1), PageDown: () => step(true), " ": (shift) => step(!shift), n: () => show(now() + 1),
+  ArrowLeft: () => show(now() - 1), PageUp: () => step(false), p: () => show(now() - 1),
+  Home: () => show(1), End: () => show(slides.length),
 };
 
 addEventListener("keydown", (event) => {
@@ -31,10 +42,12 @@ addEventListener("keydown", (event) => {
   const wide = event.target.closest("pre, .scroll");
   if (event.key.startsWith("Arrow") && wide && wide.scrollWidth > wide.clientWidth) return; // there, arrows scroll
   event.preventDefault();
-  show(KEYS[event.key]());
+  KEYS[event.key](event.shiftKey);
 });
 addEventListener("hashchange", () => show(asked()));
 document.getElementById("back").onclick = () => show(now() - 1, false);
 document.getElementById("on").onclick = () => show(now() + 1, false);
-document.documentElement.classList.add("one");
+for (const what of ["scroll", "resize"]) addEventListener(what, cue);
+addEventListener("toggle", cue, true); // something was unfolded
+frame.classList.add("one");
 show(asked());
