@@ -53,13 +53,16 @@ def main(names: list[str]) -> int:
     """Prove some claims, and write the page."""
     if unknown := set(names) - set(PROOFS):
         sys.exit(f"There is no proof called {', '.join(sorted(unknown))}; there are {', '.join(PROOFS)}.")
-    record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    held = True
     for name in names or PROOFS:
-        record[name] = prove(PROOFS[name]["command"])
-        print(name, record[name], flush=True)
+        done = prove(PROOFS[name]["command"])
+        print(name, done, flush=True)
+        held &= done["held"]
+        record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+        record[name] = done
         RECORD.write_text(json.dumps({n: record[n] for n in PROOFS if n in record}, indent=1) + "\n")
         PAGE.write_text(page(record))
-    return not all(record[name]["held"] for name in names or PROOFS)
+    return not held
 
 
 if __name__ == "__main__":
