@@ -7,7 +7,7 @@
 # make kernels   measure the memory and CPU seconds that a class needs (minutes), for docs/teaching.md
 # make latency how fast the live figures answer in a real browser (half an hour)
 # make steady  do the notebooks say the same in every one of 20 runs? (20 minutes)
-# make html   the notebooks as pages, in site/    (make slides: as slides for a class, too)
+# make html   the notebooks as pages, in site/    (make slides: as slides for a class, too; ARGS="--no-solutions")
 # make student   a copy to hand out, without solutions, in student/    (make student ARGS="--no-hints")
 # make proof  prove every claim of docs/proof.md anew (two hours; ARGS="hostile steady" for some)
 # make home URL=https://github.com/you/course   tell the notebooks where the course lives
@@ -65,7 +65,7 @@ home: .venv/installed
 	$(BIN)/python .ci/notebooks.py home $(URL)
 
 html slides: .venv/installed-for-tests
-	$(BIN)/python .ci/export.py $@
+	$(BIN)/python .ci/export.py $@ $(ARGS)
 
 slides: html
 

@@ -3,6 +3,8 @@
 html     site/*.html: a page for each notebook, an index, and the source files that they link to
 slides   site/slides/*.html: each notebook as slides for a class
 
+With --no-solutions after it, for a class: hints and answers stay, solutions and what is for teachers go.
+
 Every file is complete in itself: style, pictures and formulas (as MathML) are inside, and nothing is
 fetched when it is opened, from a disk or from a server. The same notebooks give the same bytes.
 
@@ -28,6 +30,7 @@ from typing import Any
 
 import jinja2
 import nbformat
+import student
 from latex2mathml.converter import convert
 from nbconvert.exporters import HTMLExporter
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
@@ -45,11 +48,13 @@ class Site:
 
     home     the repository's address, where source files are linked to; "" if there is none
     sources  files of the repository that pages link to; without a home each gets a page of its own
+    solutions  are the solutions of the exercises shown?
     """
 
     folder: Path
     home: str = ""
     sources: set[str] = field(default_factory=set)
+    solutions: bool = True
 
     def page_of(self, file: str) -> str:
         """The address of a file of the repository: its page, seen from the site's folder, or its home."""
@@ -91,6 +96,8 @@ class Renderer(IPythonRenderer):
 
     def heading(self, text: str, level: int, **attrs: Any) -> str:
         name = html.unescape(re.sub(r"<[^>]+>", "", text)).replace(" ", "-")
+        if self.place[1].startswith("docs/"):
+            name = name.lower()  # as GitHub names them, where these are read
         return f'<h{level} id="{html.escape(name)}">{text}</h{level}>\n'
 
     def inline_math(self, body: str) -> str:
@@ -175,10 +182,14 @@ def write(site: Site, source: str, page: str, notebook: nbformat.NotebookNode, *
     (site.folder / page).write_text(text, encoding="utf-8", newline="\n")
 
 
-def notebooks() -> dict[str, nbformat.NotebookNode]:
+def notebooks(solutions: bool = True) -> dict[str, nbformat.NotebookNode]:
     """The committed notebooks by their place in the repository, in the order of the course."""
     paths = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
-    return {path.relative_to(ROOT).as_posix(): nbformat.read(path, as_version=4) for path in paths}
+    course = {path.relative_to(ROOT).as_posix(): nbformat.read(path, as_version=4) for path in paths}
+    for cell in (cell for notebook in course.values() for cell in notebook.cells if not solutions):
+        if cell.cell_type == "markdown":
+            cell.source = student.FOLDED.sub(lambda found: student.kept(found, "", hints=True), cell.source)
+    return course
 
 
 def title(notebook: nbformat.NotebookNode) -> str:
@@ -190,7 +201,7 @@ def title(notebook: nbformat.NotebookNode) -> str:
 
 def write_pages(site: Site) -> None:
     """A page for each notebook, and one for each source file that they link to."""
-    course = notebooks()
+    course = notebooks(site.solutions)
     places = [{"href": Path(f).with_suffix(".html").name, "title": title(n)} for f, n in course.items()]
     for number, (file, notebook) in enumerate(course.items()):
         write(
@@ -204,12 +215,24 @@ def write_pages(site: Site) -> None:
             next=places[number + 1] if number + 1 < len(places) else None,
             how_to_run="index.html#Start",
         )
-    for file in sorted(site.sources):
-        text = (ROOT / file).read_text(encoding="utf-8").rstrip()
+    write_index(site)  # which links to files, too
+    written: set[str] = set()
+    while missing := sorted(site.sources - written):
+        for file in missing:
+            write_source(site, file)
+        written.update(missing)
+
+
+def write_source(site: Site, file: str) -> None:
+    """The page of a file of the repository: a text as a text, Python as Python."""
+    text = (ROOT / file).read_text(encoding="utf-8").rstrip()
+    if file.endswith(".md"):
+        shown = new_notebook(cells=[new_markdown_cell(text)])
+    else:
         shown = new_notebook(cells=[new_markdown_cell(f"# {file}"), new_code_cell(text)])
-        shown.metadata.language_info = {"name": "python"}
-        index = {"href": posixpath.relpath("index.html", posixpath.dirname(file)), "title": "the course"}
-        write(site, file, f"{file}.html", shown, title=file, index=index)
+    shown.metadata.language_info = {"name": "python"}
+    index = {"href": posixpath.relpath("index.html", posixpath.dirname(file)), "title": "the course"}
+    write(site, file, f"{file}.html", shown, title=title(shown), index=index)
 
 
 def write_index(site: Site) -> None:
@@ -222,7 +245,9 @@ def write_index(site: Site) -> None:
         course = {Path(file).stem: title(notebook) for file, notebook in notebooks().items()}
         rows = "\n".join(f"- [{course[deck.stem]}](slides/{deck.name})" for deck in made)
         parts.append(f"## Slides\n\nFor a class, moved on by the arrow keys:\n\n{rows}")
-    parts.append(section(readme, "Start"))
+    beside = "[The course's terms](docs/glossary.md) in English and Chinese."
+    teachers = " For teachers: [what to ask, and how to run it for a class](docs/teaching.md)."
+    parts += [beside + teachers * site.solutions, section(readme, "Start")]
     cells = [new_markdown_cell(part) for part in parts]
     write(site, "README.md", "index.html", new_notebook(cells=cells), title=title(new_notebook(cells=cells)))
 
@@ -236,7 +261,7 @@ def section(readme: str, name: str) -> str:
 
 
 def write_slides(site: Site) -> None:
-    for file, notebook in notebooks().items():
+    for file, notebook in notebooks(site.solutions).items():
         name = Path(file).stem
         notebook.cells = list(on_slides(notebook.cells))
         write(
@@ -251,10 +276,10 @@ def write_slides(site: Site) -> None:
         )
 
 
-def main(command: str, folder: Path) -> None:
+def main(command: str, folder: Path, solutions: bool = True) -> None:
     """Make the pages or the slides; what the other command made stays."""
     home = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["course"]["home"]
-    site = Site(folder, home)
+    site = Site(folder, home, solutions=solutions)
     if command == "html":
         for old in folder.glob("*"):
             if old.name != "slides":
@@ -269,4 +294,5 @@ def main(command: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main("".join(sys.argv[1:2]), ROOT / "site")
+    command, *options = sys.argv[1:] or [""]
+    main(command if options in ([], ["--no-solutions"]) else "", ROOT / "site", solutions=not options)

@@ -65,6 +65,8 @@ def test_there_is_a_page_and_slides_for_every_notebook_and_an_index(pages):
         assert {link["href"] for link in pages["index.html"].select("a[href]")} >= {
             place(file, page) for file in COURSE
         }
+    assert pages["docs/teaching.md.html"].h1.string == "Teaching with the course"
+    assert pages["docs/glossary.md.html"].select("table td")
 
 
 def test_every_file_has_the_frame_of_an_accessible_page(pages):
@@ -93,7 +95,7 @@ def test_every_link_leads_somewhere(pages):
     for name, page in pages.items():
         for link in page.select("a[href]"):
             path, _, anchor = link["href"].partition("#")
-            if path.startswith(ELSEWHERE):
+            if path.startswith("https:" if name.startswith("docs/") else ELSEWHERE):
                 continue
             target = posixpath.normpath(posixpath.join(posixpath.dirname(name), path)) if path else name
             assert target in pages, f"{name}: {link['href']}"
@@ -126,6 +128,15 @@ def test_no_solution_stands_outside_what_is_folded(pages, file):
         seen = "".join(text for text in pages[name].strings if not text.find_parent("details"))
         assert not [code for code in solutions if code.strip() in seen], name
         assert all(code.strip() in pages[name].get_text() for code in solutions), name
+
+
+def test_a_site_for_a_class_has_hints_and_no_solutions(tmp_path):
+    export.main("html", tmp_path, solutions=False)
+    assert {file.stem for file in tmp_path.glob("docs/*")} == {"glossary.md"}  # teaching.md is for teachers
+    for file in COURSE:
+        text = (tmp_path / place(file)).read_text()
+        assert "<summary>Hint 1</summary>" in text
+        assert "<summary>Solution" not in text
 
 
 @every_notebook
