@@ -126,7 +126,7 @@ def merged(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
         if kept and output.output_type == kept[-1].output_type == "stream" and output.name == kept[-1].name:
             kept[-1].text += output.text
         else:
-            kept.append(output)
+            kept.append(output.copy())
     return kept
 
 

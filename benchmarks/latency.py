@@ -26,7 +26,7 @@ import nbformat
 from benchmarks.measure import ROOT
 from tests.controls import Control, Figure
 from tests.pages import NotebookPage
-from tests.servers import chromium, jupyter
+from tests.servers import chromium, copy_of_course, jupyter
 from tests.truth import TRUTH, on_the_page
 
 BARS = {
@@ -76,8 +76,8 @@ take longest: all its labels are drawn anew.
 
 def prepared(path: Path, folder: Path) -> list[str]:
     """A copy of the course whose notebook also shows the plain peers; the names of its live figures."""
-    for name in ("notebooks", "utils", "benchmarks"):
-        shutil.copytree(ROOT / name, folder / name)
+    copy_of_course(folder)
+    shutil.copytree(ROOT / "benchmarks", folder / "benchmarks")
     notebook = nbformat.read(path, as_version=4)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     names = [c.source.split("= LiveFigure(")[0].split()[-1] for c in code if "= LiveFigure(" in c.source]
