@@ -74,18 +74,18 @@ take longest: all its labels are drawn anew.
 # -- measuring ------------------------------------------------------------------------------
 
 
-def prepared(path: Path, folder: Path) -> list[str]:
+def prepared(path: Path, folder: Path) -> tuple[Path, list[str]]:
     """A copy of the course whose notebook also shows the plain peers; the names of its live figures."""
-    copy_of_course(folder)
-    shutil.copytree(ROOT / "benchmarks", folder / "benchmarks")
+    course = copy_of_course(folder)
+    shutil.copytree(ROOT / "benchmarks", course / "benchmarks")
     notebook = nbformat.read(path, as_version=4)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     names = [c.source.split("= LiveFigure(")[0].split()[-1] for c in code if "= LiveFigure(" in c.source]
     first = next(cell for cell in code if "bootstrap" in cell.metadata.get("tags", []))
     first.source += "\nfrom benchmarks import plain as peer\npeer.remember()\n" + KERNEL
     notebook.cells += [nbformat.v4.new_code_cell(f"peer.plain({name})") for name in names]
-    nbformat.write(notebook, folder / "notebooks" / path.name)
-    return names
+    nbformat.write(notebook, course / "notebooks" / path.name)
+    return course, names
 
 
 def one_move(on: NotebookPage, control: Control, sign: int) -> dict[str, float] | None:
@@ -193,10 +193,8 @@ def measure_notebook(path: Path, frontend: str, python: str, count: int) -> dict
     """Every live figure of a notebook at its two settings."""
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder, chromium() as browser:
-        course, private = Path(folder) / "course", Path(folder) / "private"
-        private.mkdir()
-        names = prepared(path, course)
-        with jupyter(python, frontend, course, private) as server:
+        course, names = prepared(path, Path(folder))
+        with jupyter(python, frontend, course, Path(folder)) as server:
             on = NotebookPage(browser, server, f"notebooks/{path.name}", script=PROBE.read_text())
             on.run_all()
             assert not on.errors(), on.errors()
