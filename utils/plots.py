@@ -67,7 +67,8 @@ _one_at_a_time = threading.RLock()  # sliders may be served by another thread th
 def style() -> Iterator[None]:
     """The course's look, whatever the reader has set in matplotlib; that comes back after it."""
     with _one_at_a_time, rc_context(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from")  # an emoji in a reader's sentence
+        # an emoji, or Hindi before matplotlib 3.11, in a reader's sentence
+        warnings.filterwarnings("ignore", "Glyph .* missing from|Matplotlib currently does not support")
         rcdefaults()
         rcParams.update(STYLE | {"font.family": list(fonts())})
         yield
