@@ -41,6 +41,7 @@ BARS = {
 }
 DRAG_STEPS, PACE = 40, 0.016  # s between two moves of a drag
 WARM_UP = 3  # moves that are not counted
+REST = 250  # ms in which nobody asks the page anything
 PROBE = Path(__file__).with_suffix(".js")
 KERNEL = """
 def _cost(figure):
@@ -90,10 +91,13 @@ def prepared(path: Path, folder: Path) -> tuple[Path, list[str]]:
 
 def one_move(on: NotebookPage, control: Control, sign: int) -> dict[str, float] | None:
     """One step with the keyboard; None where the control stands at its end."""
+    before = control.shown()
     on.page.evaluate("() => latency.reset()")
-    if not control.step(sign, "keyboard"):
-        return None
+    control.press(sign)
+    on.page.wait_for_timeout(REST)  # whoever asks the page meanwhile delays it
     on.settle()
+    if control.shown() == before:
+        return None
     seen = on.page.evaluate("() => latency")
     start = max(event["time"] for event in seen["events"] if event["type"] == "keydown")
     painted = max(change["painted"] for change in seen["changes"])

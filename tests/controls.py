@@ -123,7 +123,7 @@ class Control:
         elif by == "mouse":
             self._choose(self._place() + sign)
         else:
-            self._press(sign)
+            self.press(sign)
         return self.shown() != before
 
     def to_end(self, last: bool, steps: int = 6) -> None:
@@ -149,7 +149,7 @@ class Control:
         """Which option is chosen; -1 where none is."""
         return self.box.evaluate(PLACE)
 
-    def _press(self, sign: int) -> None:
+    def press(self, sign: int) -> None:
         """Press the keys that a reader would. JupyterLab keeps the arrows for itself on all but a slider and
         an open list; every button and every choice of a question can be reached with Tab."""
         keyboard, place = self.on.page.keyboard, self._place() + sign
