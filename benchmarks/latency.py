@@ -40,6 +40,7 @@ BARS = {
     "kib": 200,
 }
 DRAG_STEPS, PACE = 40, 0.016  # s between two moves of a drag
+FEWEST = 9  # moves of each control
 WARM_UP = 3  # moves that are not counted
 REST = 250  # ms in which nobody asks the page anything
 PROBE = Path(__file__).with_suffix(".js")
@@ -64,11 +65,12 @@ HEAD = """# How fast the live figures answer
 Written by `make latency` from latency.json: real Chromium, from the event to the painted frame, in ms. Where
 there are two numbers, they are of the fastest and the slowest control. "Plain" is the same scene with
 `interact` and `plt.show()`, moved the same way in the same run. Controls that rename the words of a picture
-take longest: all its labels are drawn anew.
+take longest: all its labels are drawn anew. The ratio is of a third of the moves: where these are few, it is
+rough.
 
-| live figure | median | 95th percentile | plain | ratio | drag's end to last picture | pictures in a drag \
+| live figure | moves of each control | median | 95th percentile | plain | ratio | drag's end to last picture | pictures in a drag \
 | kernel's processor | KiB | bars missed |
-|---|---|---|---|---|---|---|---|---|---|
+|---|---|---|---|---|---|---|---|---|---|---|
 """
 
 
@@ -250,6 +252,7 @@ def as_page(found: dict[str, Any]) -> str:
         drags = [control["drag"] for control in controls if "drag" in control]
         cells = [
             scene,
+            span(c["n"] for c in controls),
             span(c["median_ms"] for c in controls),
             span(c["p95_ms"] for c in controls),
             f"{one['plain_ms']:.0f}",
@@ -291,6 +294,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--moves", type=int, default=30)
     parser.add_argument("--out", type=Path, default=ROOT / "docs")
     given = parser.parse_args(arguments)
+    if given.moves < FEWEST:
+        parser.error(f"fewer than {FEWEST} moves say nothing of a median, nor of a ratio")
     record = given.out / ("latency.json" if given.frontend == "lab" else "latency-classic.json")
     found: dict[str, Any] = json.loads(record.read_text()) if record.exists() else {}
     for path in sorted((ROOT / "notebooks").glob("[0-9]*.ipynb")):
