@@ -68,8 +68,8 @@ there are two numbers, they are of the fastest and the slowest control. "Plain" 
 take longest: all its labels are drawn anew. The ratio is of a third of the moves: where these are few, it is
 rough.
 
-| live figure | moves of each control | median | 95th percentile | plain | ratio | drag's end to last picture | pictures in a drag \
-| kernel's processor | KiB | bars missed |
+| live figure | moves of each control | median | 95th percentile | plain | ratio \
+| drag's end to last picture | pictures in a drag | kernel's processor | KiB | bars missed |
 |---|---|---|---|---|---|---|---|---|---|---|
 """
 
