@@ -7,7 +7,7 @@
   seen.reset = () => Object.assign(seen, { events: [], changes: [], blank: 0, heights: 0 });
 
   // -- what the reader does; the browser stamps it when it arrives
-  for (const type of ["keydown", "mousemove"])
+  for (const type of ["keydown", "mousemove", "change"])
     addEventListener(type, event => seen.events.push({ type, time: event.timeStamp }), true);
 
   // -- what changes because of it, in any output area, the control itself left out

@@ -1,7 +1,8 @@
 """The peer of a live figure: the same scene as tutorials draw it, with `interact` and `plt.show()`.
 
 It runs in the notebook's own kernel: `remember()` before the notebook's cells, `plain(figure)` after them.
-The peer draws the same panels, without the layout that makes room for labels: tutorials leave that out.
+The peer draws the same panels, its cells with `imshow` and its numbers with `text`, and without the layout
+that makes room for labels: tutorials leave that out.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import ipywidgets as widgets
 import matplotlib.pyplot as plt
 
 from utils import plots
+from utils.artists import Cells, Numbers
 from utils.live import LiveFigure
 
 _recipes: dict[int, tuple[dict[str, plots.Panel], dict[str, Any]]] = {}
@@ -52,6 +54,7 @@ def plain(figure: LiveFigure) -> None:
         _figure(panels, **size)
         for name, panel in panels.items():
             panel.update(**shown[name])
+            _with_matplotlibs_own(panel)
         plt.show()
         print(shown["sentence"])
 
@@ -71,6 +74,20 @@ def to_last(figure: LiveFigure) -> None:
     for controls in (figure.controls, _twins[id(figure)]):
         for control in controls.values():
             control.index = len(control.options) - 1
+
+
+def _with_matplotlibs_own(panel: plots.Panel) -> None:
+    """Put matplotlib's images and texts in the place of our faster ones."""
+    ax = panel.ax
+    for artist in panel.moving:
+        if isinstance(artist, Cells):
+            everywhere = (*ax.get_xlim(), *ax.get_ylim())
+            ax.imshow(artist.colours, extent=everywhere, aspect=ax.get_aspect(), interpolation="nearest")
+        elif isinstance(artist, Numbers):
+            for x, y, text, colour in artist.items:
+                ax.text(x, y, text, color=colour, fontsize=artist.size, ha=artist.align, va="center")
+        if isinstance(artist, Cells | Numbers):
+            artist.remove()
 
 
 def _figure(

@@ -18,7 +18,7 @@ def test_each_head_stands_at_its_place_with_its_name():
     panel = Heads(most=4, columns=2)
     draw = drawn(panel)
     weights = np.stack([np.eye(3), np.full((3, 3), 1 / 3), np.zeros((3, 3))])
-    assert panel.update(weights, ["a", "b", "c"], mark=1) is False
+    panel.update(weights, ["a", "b", "c"], mark=1)
     draw()
     paper = panel.cells.colours
     high, wide = paper.shape[0] // 2, paper.shape[1] // 2
@@ -41,7 +41,7 @@ def test_heads_that_do_not_fit_are_refused(heads, names):
 def test_lines_go_from_the_word_that_asks_to_those_that_get_something():
     panel = Lines(most=5)
     draw = drawn(panel)
-    assert panel.update(np.array([0.7, 0.005, 0.292]), ["[CLS]", "a", "averyveryverylongword"], 1) is False
+    panel.update(np.array([0.7, 0.005, 0.292]), ["[CLS]", "a", "averyveryverylongword"], 1)
     draw()
     ends = [segment.tolist() for segment in panel.lines.get_segments()]
     assert [(a[1], b[1]) for a, b in ends] == [(1, 0), (1, 2)]

@@ -12,7 +12,9 @@ import ipywidgets as widgets
 import numpy as np
 import pytest
 from matplotlib import rcParams
+from matplotlib.axis import Axis
 from matplotlib.colors import to_rgb
+from matplotlib.text import Text
 from PIL import Image
 from traitlets import TraitError
 
@@ -169,12 +171,24 @@ def test_a_screen_reader_hears_which_control_was_moved_and_then_the_sentence():
     assert re.findall(r'id="(\S+)"', make().sentence.value) != [moved, said]  # no two figures share an id
 
 
+def test_the_page_keeps_room_for_the_most_lines_of_arithmetic():
+    def longer(key, **values):
+        return draw(key=key, **values) | {"trace": ["line"] * (1 + 2 * key)}
+
+    fig = make(longer)
+    room = []
+    for key in (0, 2, 1):
+        fig.key.value = key
+        room.append(re.search(r"<pre style=.*min-height:([\d.]+)em", fig.sentence.value).group(1))
+    assert room == ["4.2", "7.0", "7.0"]  # 3 lines of 1.4 em at the start, with key 1, and then 5
+
+
 def test_the_picture_has_a_name_and_the_focus_a_frame():
     fig = make()
     assert {"tooltip", "description"} <= set(fig.image.get_state())  # of which ipywidgets 8 makes a title
     assert "sentence under it" in fig.image.tooltip
-    assert spoken.FIGURE in fig.box._dom_classes
-    assert f".{spoken.FIGURE} .jupyter-widgets :focus-visible{{outline" in fig.box.children[2].value
+    assert spoken.CONTROLS in fig.box._dom_classes
+    assert f".{spoken.CONTROLS} .jupyter-widgets :focus-visible{{outline" in fig.box.children[2].value
 
 
 def test_the_box_holds_controls_picture_text_and_errors():
@@ -398,17 +412,40 @@ def test_two_figures_drawn_from_two_threads_do_not_disturb_each_other_or_matplot
 
 
 def test_an_interrupted_frame_is_drawn_again(monkeypatch):
-    fig = make()
-    fig.text.value = TEXTS[2]
-    good = fig.image.value
-    fig.text.value = TEXTS[0]
+    fig, good = make(), make()
+    good.text.value = TEXTS[2]
     with monkeypatch.context() as patched:
         patched.setattr(plots, "lay_out", lambda figure: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             fig.text.value = TEXTS[2]
     assert "KeyboardInterrupt" in fig.error.value
     fig.redraw()
-    assert (fig.image.value, fig.error.value) == (good, "")
+    assert (fig.image.value, fig.error.value) == (good.image.value, "")
+
+
+@pytest.mark.parametrize("where", ["set_ticks", "set_parse_math"])
+def test_a_renaming_that_was_interrupted_is_done_again(monkeypatch, where):
+    fig = make()
+    good = fig.image.value
+    owner = Axis if where == "set_ticks" else Text
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, where, lambda *args, **kwargs: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            fig.text.value = TEXTS[2]
+    fig.text.value = TEXTS[0]
+    assert fig.image.value == good
+
+
+def test_words_that_were_shown_before_cost_no_more_than_another_move(monkeypatch):
+    fig = make()
+    first = fig.image.value
+    fig.text.value = TEXTS[2]
+    second = fig.image.value
+    monkeypatch.setattr(plots, "lay_out", lambda figure: pytest.fail("laid out again"))
+    fig.text.value, fig.query.value, fig.key.value = TEXTS[0], 4, 1
+    assert fig.image.value == first
+    fig.text.value = TEXTS[2]
+    assert fig.image.value == second
 
 
 def test_picture_and_text_change_together_or_not_at_all():

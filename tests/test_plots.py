@@ -234,7 +234,7 @@ def products(n=2, d=3, m=2):
 def test_products_are_drawn_to_scale_each_on_its_own_colours():
     panel = Products("", [(4, 6, 5)])
     fig = figure([panel])
-    assert panel.update(products()) is False
+    panel.update(products())
     paper = panel.cells.colours
     assert (paper != 255).any(-1).sum() == 2 * 3 + 3 * 2 + 2 * 2  # 0, too, is a shade off the paper's white
     assert [text for *_, text, _ in panel.labels.items] == ["X  2 × 3", "W  3 × 2", "Q  2 × 2", "@", "="]
@@ -283,7 +283,7 @@ def test_panels_may_lie_in_a_mosaic():
 def test_a_histogram_counts_one_bar_per_unit_and_the_outside_at_its_ends():
     panel = Histogram(limit=3, top=1.0)
     fig = figure([panel])
-    assert panel.update(np.array([[0.2, -0.4], [2.6, 99.0]])) is False
+    panel.update(np.array([[0.2, -0.4], [2.6, 99.0]]))
     bars = [path.get_extents() for path in panel.bars.get_paths()]
     assert [((b.x0 + b.x1) / 2, b.height) for b in bars] == [(0.0, 0.5), (3.0, 0.5)]
     pixels(fig)
@@ -292,7 +292,7 @@ def test_a_histogram_counts_one_bar_per_unit_and_the_outside_at_its_ends():
 def test_curves_show_their_heights_and_the_point_on_one_of_them():
     panel = Curves([1, 2, 4], ["a", "b"], limits=(0.1, 10), log="xy")
     fig = figure([panel])
-    assert panel.update([[1, 2, 3], [3, 2, 1]], mark=(1, 2)) is False
+    panel.update([[1, 2, 3], [3, 2, 1]], mark=(1, 2))
     assert [line.get_ydata().tolist() for line in panel.drawn] == [[1, 2, 3], [3, 2, 1]]
     assert panel.point.get_data()[0] == [4] and panel.point.get_data()[1] == [1.0]
     panel.update([[1, 2, 3], [3, 2, 1]])
@@ -305,7 +305,7 @@ def test_curves_show_their_heights_and_the_point_on_one_of_them():
 def test_a_stack_draws_matrices_one_below_the_other():
     panel = Stack("", (4, 6), 3)
     fig = figure([panel])
-    assert panel.update({"x": np.ones((2, 6)), "norm": -np.ones((3, 5))}) is False
+    panel.update({"x": np.ones((2, 6)), "norm": -np.ones((3, 5))})
     edges = [path.get_extents() for path in panel.edges.get_paths()]
     assert [(round(e.width), round(e.height)) for e in edges] == [(6, 2), (5, 3)]
     assert edges[0].y1 < edges[1].y0

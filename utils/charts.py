@@ -22,6 +22,8 @@ class Histogram:
     What lies outside is counted in the outermost bars. `top` is the largest share that fits.
     """
 
+    frame = ()  # never changes
+
     def __init__(self, title: str = "", limit: int = 40, name: str = "score", top: float = 0.5) -> None:
         self.title, self.limit, self.name, self.top = title, limit, name, top
 
@@ -33,8 +35,8 @@ class Histogram:
         self.bars = ax.add_collection(PolyCollection([], facecolor=KEY), autolim=False)
         self.moving: list[Artist] = [self.bars]
 
-    def update(self, values: np.ndarray) -> bool:
-        """Show any number of finite values. The frame never changes: False."""
+    def update(self, values: np.ndarray) -> None:
+        """Show any number of finite values."""
         rounded = np.clip(np.rint(np.asarray(values, dtype=float).ravel()), -self.limit, self.limit)
         places, counts = np.unique(rounded, return_counts=True)
         heights = np.minimum(counts / max(1, len(rounded)), self.top)
@@ -44,7 +46,6 @@ class Histogram:
                 for x, h in zip(places, heights, strict=True)
             ]
         )
-        return False
 
 
 class Curves:
@@ -54,6 +55,8 @@ class Curves:
     names   of the two axes                limits  lowest and highest value of the vertical axis
     log     which axes are logarithmic: "x", "y", "xy" or ""
     """
+
+    frame = ()  # never changes
 
     def __init__(
         self,
@@ -91,8 +94,8 @@ class Curves:
             ax.legend(handles=self.drawn, frameon=False, fontsize=8, **above)
         self.moving: list[Artist] = [*self.drawn, self.point]
 
-    def update(self, values: Sequence[Sequence[float]], mark: tuple[int, int] | None = None) -> bool:
-        """Show the lines' heights, (lines, n); mark = (line, place) puts the point. The frame stays: False.
+    def update(self, values: Sequence[Sequence[float]], mark: tuple[int, int] | None = None) -> None:
+        """Show the lines' heights, (lines, n); mark = (line, place) puts the point.
 
         NaN stands for no height. Raises ValueError where there are more or fewer heights than places.
         """
@@ -108,4 +111,3 @@ class Curves:
             line, place = mark
             self.point.set_data([self.x[place]], [heights[line, place]])
             self.point.set_markeredgecolor(COLOURS[line])
-        return False

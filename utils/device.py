@@ -67,8 +67,9 @@ class DeviceToggle:
         self._note = note
         self.buttons.observe(lambda change: self._tell(), "value")
         self._tell()
-        region = widgets.HTML(spoken.region(self._said), layout=spoken.NO_ROOM)
+        region = widgets.HTML(spoken.LOOKS + spoken.region(self._said), layout=spoken.NO_ROOM)
         self.box = widgets.VBox([self.buttons, region, self.text])
+        self.box.add_class(spoken.CONTROLS)
 
     def _first_choice(self, wish: str) -> tuple[str, str]:
         if wish in ("", "cpu"):

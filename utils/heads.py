@@ -25,6 +25,8 @@ class Heads:
     Each heatmap fills its place, whatever its number of tokens: rows are queries, columns are keys.
     """
 
+    frame = ()  # never changes
+
     def __init__(self, title: str = "", most: int = 16, columns: int = 4) -> None:
         self.title, self.most, self.columns = title, most, columns
 
@@ -41,8 +43,8 @@ class Heads:
         )
         self.moving: list[Artist] = [self.cells, self.frames, self.labels]
 
-    def update(self, weights: np.ndarray, names: Sequence[str], mark: int | None = None) -> bool:
-        """Show (h, n, n) weights; mark frames one head. The frame never changes: False.
+    def update(self, weights: np.ndarray, names: Sequence[str], mark: int | None = None) -> None:
+        """Show (h, n, n) weights; mark frames one head.
 
         Raises ValueError where there are more heads than places, or not one name for each.
         """
@@ -69,7 +71,6 @@ class Heads:
         self.frames.set_edgecolor([QUERY if i == mark else FAINT for i in range(len(frames))])
         self.frames.set_linewidth([2.0 if i == mark else 0.6 for i in range(len(frames))])
         self.labels.show(labels)
-        return False
 
 
 class Lines:
@@ -77,6 +78,8 @@ class Lines:
 
     most  how many words there is room for
     """
+
+    frame = ()  # never changes
 
     def __init__(self, title: str = "", most: int = 16) -> None:
         self.title, self.most = title, most
@@ -90,8 +93,8 @@ class Lines:
         self.words = ax.add_artist(Numbers(align="left"))
         self.moving: list[Artist] = [self.lines, self.words]
 
-    def update(self, weights: np.ndarray, words: Sequence[str], focus: int) -> bool:
-        """Show the (n,) weights of word number `focus`. The frame never changes: False.
+    def update(self, weights: np.ndarray, words: Sequence[str], focus: int) -> None:
+        """Show the (n,) weights of word number `focus`.
 
         Raises ValueError where the words find no room or the weights do not fit them.
         """
@@ -109,4 +112,3 @@ class Lines:
             for j, word in enumerate(names)
         ]
         self.words.show([(0.0, -1.0, "query", QUERY), (0.68, -1.0, "key", KEY), *asked, *found])
-        return False

@@ -2,7 +2,8 @@
 
 A live figure is made of controls, panels (utils.plots) and one function of plain values
 that computes what to show. What makes it fast: axes, ticks and labels are drawn once and
-kept as a background; a move only draws what moved on top of it and sends one PNG.
+kept as a background, one for each set of labels that was shown; a move only draws what moved
+on top of it and sends one PNG.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import base64
 import html
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -62,7 +64,8 @@ class LiveFigure:
     ) -> None:
         self._draw, self._panels, self._choices = with_own_globals(draw), dict(panels), dict(controls)
         self._figure = plots.figure(list(panels.values()), width, height, **arrangement)
-        self._background: Any = None
+        self._backgrounds: dict[tuple, tuple[bytes, list]] = {}  # the panels' frames -> what stays, and where
+        self._frames: tuple | None = None  # those that the background shows
         self._wishes = {name: choice.start for name, choice in controls.items()}
         self._adjusting, self._last_draw = False, 0.0
         self._planned: asyncio.AbstractEventLoop | None = None  # the loop that will draw soon
@@ -75,11 +78,12 @@ class LiveFigure:
         announcer = widgets.HTML(region, layout=spoken.NO_ROOM)
         self.plain = ""  # the sentence as plain text
         self._trace = ""  # the lines of arithmetic under it
+        self._most_lines = 0  # of arithmetic so far: their room is kept, so that the page stands still
         self.controls = self._make_controls()
         columns = {"grid_template_columns": "repeat(auto-fill, minmax(22em, 1fr))", "max_width": "60em"}
         grid = widgets.GridBox(list(self.controls.values()), layout=columns)
         self.box = widgets.VBox([grid, self.image, announcer, self.sentence, self.error])
-        self.box.add_class(spoken.FIGURE)
+        self.box.add_class("live-figure").add_class(spoken.CONTROLS)
         self._touched: widgets.Widget | None = None  # the control that was moved last
         for name, control in self.controls.items():
             if hasattr(self, name):
@@ -161,8 +165,9 @@ class LiveFigure:
             try:
                 self._fit_options()
                 shown = self._computed()
-                changed = [panel.update(**shown[name]) for name, panel in self._panels.items()]
-                picture = self._paint(any(changed))
+                for name, panel in self._panels.items():
+                    panel.update(**shown[name])
+                picture = self._paint()
                 trace = "\n".join(shown.get("trace", ()))
                 text = self._as_html(shown["sentence"], trace)
                 self.image.value = picture  # first, as the page takes longer over it
@@ -194,7 +199,7 @@ class LiveFigure:
         try:
             yield
         except BaseException as error:  # an interrupt, too, leaves some panels changed and others not:
-            self._background = None  # draw all of them next time
+            self._frames = None  # draw all of them next time
             words = html.escape(f"{type(error).__name__}: {error}"[:LONGEST_ERROR])
             self.error.value = f'<p role="alert" style="{ERROR}">{words}</p>'
             raise
@@ -204,27 +209,42 @@ class LiveFigure:
 
         Unseen, the control that was moved is named first: ipywidgets gives a slider's handle no name.
         """
+        self._most_lines = max(self._most_lines, len(trace.splitlines()))
         moved = self._touched and f"{self._touched.description} {self._touched.label}."
+        room = f"line-height:1.4;min-height:{1.4 * self._most_lines:.1f}em"
         return (
             spoken.part(self._moved_to, moved or "", spoken.UNSEEN)
             + spoken.part(self._said, sentence, "line-height:1.5;min-height:3em;margin:0 0 .4em")
-            + '<pre style="line-height:1.4;margin:0;overflow-x:auto">'
-            + f"{html.escape(trace)}</pre>"
+            + f'<pre style="{room};margin:0;white-space:pre-wrap">{html.escape(trace)}</pre>'
         )
 
-    def _paint(self, frame_changed: bool) -> bytes:
+    def _paint(self) -> bytes:
         """The picture as PNG: the stored background with the moving artists drawn over it."""
-        moving = [artist for panel in self._panels.values() for artist in panel.moving]
-        canvas = self._figure.canvas
-        if self._background is None or frame_changed:
-            self._background = self._draw_background(moving)
-        canvas.restore_region(self._background)
-        for artist in moving:
+        frames = tuple(panel.frame for panel in self._panels.values())
+        if frames != self._frames:
+            self._background = self._background_of(frames)
+            self._frames = frames
+        pixels = np.asarray(self._figure.canvas.buffer_rgba())
+        pixels[:] = self._background.reshape(pixels.shape)
+        for artist in self._moving():
             artist.axes.draw_artist(artist)
-        return to_png(np.asarray(canvas.buffer_rgba()))
+        return to_png(pixels)
 
-    def _draw_background(self, moving: list[Artist]) -> Any:
-        """Everything that stays: drawn with the moving artists hidden, for they are drawn over it."""
+    def _background_of(self, frames: tuple) -> np.ndarray:
+        """What stays: drawn once for such frames and kept, packed to some 30 KiB, with the axes' places."""
+        if frames not in self._backgrounds:
+            packed = zlib.compress(self._draw_background(), 1)
+            places = [(ax, ax.get_position(original=True), ax.get_position()) for ax in self._figure.axes]
+            self._backgrounds[frames] = packed, places
+        packed, places = self._backgrounds[frames]
+        for ax, original, active in places:
+            ax.set_position(original, which="original")
+            ax.set_position(active, which="active")
+        return np.frombuffer(zlib.decompress(packed), np.uint8)
+
+    def _draw_background(self) -> np.ndarray:
+        """Draw everything that stays, with the moving artists hidden, for they are drawn over it."""
+        moving = self._moving()
         visible = [artist.get_visible() for artist in moving]
         try:
             for artist in moving:
@@ -235,7 +255,10 @@ class LiveFigure:
         finally:
             for artist, was in zip(moving, visible, strict=True):
                 artist.set_visible(was)
-        return self._figure.canvas.copy_from_bbox(self._figure.bbox)
+        return np.asarray(self._figure.canvas.buffer_rgba())
+
+    def _moving(self) -> list[Artist]:
+        return [artist for panel in self._panels.values() for artist in panel.moving]
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """The live widget where a kernel runs; a picture and its sentence everywhere else.

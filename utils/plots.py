@@ -75,15 +75,20 @@ def style() -> Iterator[None]:
 
 
 class Panel(Protocol):
-    """What a picture, still or live, asks of its panels."""
+    """What a picture, still or live, asks of its panels.
+
+    moving  what a move of a control changes: it is drawn over the frame
+    frame   what the frame says: two that are equal look alike. Of most panels it never changes
+    """
 
     moving: list[Artist]
+    frame: tuple
 
     def attach(self, ax: Axes) -> None:
         """Draw the frame and create what moves."""
 
-    def update(self, *args: Any, **kwargs: Any) -> bool:
-        """Show new values; returns whether the frame changed, too, and must be drawn again."""
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        """Show new values, in another frame where they need one."""
 
 
 class Heatmap:
@@ -106,7 +111,7 @@ class Heatmap:
         self.colours = ScalarMappable(
             Normalize(-limit if signed else 0.0, limit), colormaps[SIGNED if signed else SHARES]
         )
-        self.labels: tuple = ()
+        self.frame: tuple = ()  # the labels
 
     def attach(self, ax: Axes) -> None:
         """Draw the frame and create what moves."""
@@ -131,11 +136,10 @@ class Heatmap:
         rows: Sequence[str],
         columns: Sequence[str] | None = None,
         mark: tuple[int, int] | None = None,
-    ) -> bool:
+    ) -> None:
         """Show (n_q, n_k) values; mark = (query, key) frames a row and a cell of it.
 
         rows, columns  labels of the axes; cells beyond the values stay empty
-        returns        whether the frame (the labels) changed and must be drawn again
         """
         labels = (_names(rows), _names(rows if columns is None else columns))
         values = _checked(values, labels, mark)
@@ -144,25 +148,23 @@ class Heatmap:
         padded[:n_q, :n_k] = values
         colours = self.colours.to_rgba(padded, bytes=True)
         self.cells.show(colours)
-        white = wants_white(colours)
+        written = values if max(padded.shape) <= CELLS_WITH_NUMBERS else values[:0]
+        white = wants_white(colours[: len(written)])
         self.numbers.show(
             (j, i, f"{value:z.{self.digits}f}", "white" if white[i, j] else "black")
-            for (i, j), value in np.ndenumerate(
-                values if max(padded.shape) <= CELLS_WITH_NUMBERS else values[:0]
-            )
+            for (i, j), value in np.ndenumerate(written)
         )
         for frame in (self.row, self.cell):
             frame.set_visible(mark is not None)
         if mark is not None:
             self.row.set_bounds(-0.5, mark[0] - 0.5, n_k, 1)
             self.cell.set_bounds(mark[1] - 0.45, mark[0] - 0.45, 0.9, 0.9)
-        changed = labels != self.labels
-        if changed:
+        if labels != self.frame:
+            self.frame = ()  # until all of it is done
             _name_ticks(self.ax.yaxis, labels[0])
             _name_ticks(self.ax.xaxis, labels[1])
             self.ax.set(xlim=(-0.5, len(labels[1]) - 0.5), ylim=(len(labels[0]) - 0.5, -0.5))
-            self.labels = labels
-        return changed
+            self.frame = labels
 
 
 class Bars:
@@ -170,7 +172,7 @@ class Bars:
 
     def __init__(self, title: str = "", limit: float = 1.0, name: str = "share of attention") -> None:
         self.title, self.limit, self.name = title, limit, name
-        self.labels: tuple = ()
+        self.frame: tuple = ()  # the labels
 
     def attach(self, ax: Axes) -> None:
         """Draw the frame and create what moves."""
@@ -183,8 +185,8 @@ class Bars:
         self.numbers = ax.add_artist(Numbers(align="left"))
         self.moving: list[Artist] = [self.bars, self.numbers]
 
-    def update(self, values: np.ndarray, labels: Sequence[str], mark: int | None = None) -> bool:
-        """Show (n,) values; mark is the bar to colour. Returns whether the labels changed."""
+    def update(self, values: np.ndarray, labels: Sequence[str], mark: int | None = None) -> None:
+        """Show (n,) values; mark is the bar to colour."""
         names = _names(labels)
         values = _checked(values, (names,), None if mark is None else (mark,))
         lengths = np.clip(np.nan_to_num(values), 0, self.limit)  # the number tells the value, whatever it is
@@ -196,12 +198,11 @@ class Bars:
             (lengths[i] + 0.02 * self.limit, i, self._text(values[i], names[i], len(names)), INK)
             for i in _numbered(lengths, len(names), mark)
         )
-        changed = names != self.labels
-        if changed:
+        if names != self.frame:
+            self.frame = ()  # until all of it is done
             _name_ticks(self.ax.yaxis, names)
             self.ax.set_ylim(len(names) - 0.5, -0.5)
-            self.labels = names
-        return changed
+            self.frame = names
 
     @staticmethod
     def _text(value: float, name: str, count: int) -> str:
@@ -250,8 +251,7 @@ def lay_out(fig: Figure) -> None:
     for ax in fig.axes:
         ax.set_position(ax.get_subplotspec().get_position(fig))
         ax.set_in_layout(True)
-    for _ in range(2):  # the first pass leaves a pixel or so to the second
-        fig.get_layout_engine().execute(fig)
+    fig.get_layout_engine().execute(fig)
     fig.set_layout_engine("none")
 
 

@@ -24,6 +24,8 @@ class Sheet:
     Colours run from blue (negative) to red (positive).
     """
 
+    frame = ()  # never changes
+
     def __init__(self, title: str, rows: int, columns: int) -> None:
         self.title, self.rows, self.columns = title, rows + 1, columns + 2  # and a margin
 
@@ -44,7 +46,7 @@ class Sheet:
         places: Sequence[tuple[int, int, str, np.ndarray]],
         signs: Sequence[tuple] = (),
         size: float | None = None,
-    ) -> bool:
+    ) -> None:
         """Show matrices given as (top, left, name, values), and signs as (x, y, text).
 
         size  the darkest value; each matrix's own largest, if left out
@@ -60,7 +62,6 @@ class Sheet:
         self.cells.show(paper)
         self.edges.set_verts(edges)
         self.labels.show([*labels, *((*sign, INK) for sign in signs)])
-        return False
 
 
 class Products(Sheet):
@@ -79,10 +80,10 @@ class Products(Sheet):
         self.lefts = np.cumsum([0, max(inner) + GAP, max(columns) + GAP, max(columns)])
         super().__init__(title, self.tops[-1], self.lefts[-1])
 
-    def update(self, products: Sequence[Mapping[str, np.ndarray]]) -> bool:
+    def update(self, products: Sequence[Mapping[str, np.ndarray]]) -> None:
         """Show products, each as its three matrices by name, in the order left, right, result.
 
-        Raises ValueError where shapes do not multiply or find no room. The frame never changes: False.
+        Raises ValueError where shapes do not multiply or find no room.
         """
         if len(products) != len(self.largest):
             raise ValueError(f"there is room for {len(self.largest)} products, not {len(products)}")
@@ -97,7 +98,7 @@ class Products(Sheet):
             signs += [
                 (left - GAP / 2 - 0.8, middle, sign) for left, sign in zip(self.lefts[1:], "@=", strict=False)
             ]
-        return self.draw(places, signs)
+        self.draw(places, signs)
 
 
 class Stack(Sheet):
@@ -110,8 +111,8 @@ class Stack(Sheet):
         self.largest, self.most = largest, most
         super().__init__(title, most * (LABEL + largest[0]), largest[1])
 
-    def update(self, matrices: Mapping[str, np.ndarray]) -> bool:
-        """Show matrices by name. The frame never changes: False.
+    def update(self, matrices: Mapping[str, np.ndarray]) -> None:
+        """Show matrices by name.
 
         Raises ValueError where they find no room.
         """
@@ -123,7 +124,7 @@ class Stack(Sheet):
             raise ValueError(f"there is room for {self.most} matrices, not {len(arrays)}")
         step = LABEL + self.largest[0]
         size = max(float(np.nan_to_num(np.abs(array)).max(initial=0.0)) for array in arrays.values())
-        return self.draw([(i * step, 0, *named) for i, named in enumerate(arrays.items())], size=size)
+        self.draw([(i * step, 0, *named) for i, named in enumerate(arrays.items())], size=size)
 
 
 def _check(product: Mapping[str, np.ndarray], matrices: list[np.ndarray], largest: tuple) -> None:

@@ -16,11 +16,11 @@ from traitlets import Unicode
 
 UNSEEN = "position:absolute;width:1px;height:1px;overflow:hidden;white-space:nowrap;clip-path:inset(50%)"
 NO_ROOM = {"height": "0", "margin": "0", "overflow": "hidden"}  # the layout of a widget with a region alone
-FIGURE = "live-figure"  # the class of every live figure: in it the control that has the focus is framed,
+CONTROLS = "course-controls"  # the class of a box with controls: the one that has the focus is framed,
 LOOKS = (  # and buttons stand beside their label, not below it
-    f"<style>.{FIGURE} .jupyter-widgets :focus-visible{{outline:3px solid!important}}"
-    f".{FIGURE} .widget-toggle-buttons{{display:flex;align-items:center}}"
-    f".{FIGURE} .widget-toggle-buttons>.widget-label{{flex:none;text-align:right;margin-right:8px}}</style>"
+    f"<style>.{CONTROLS} .jupyter-widgets :focus-visible{{outline:3px solid!important}}"
+    f".{CONTROLS} .widget-toggle-buttons{{display:flex;align-items:center}}"
+    f".{CONTROLS} .widget-toggle-buttons>.widget-label{{flex:none;text-align:right;margin-right:8px}}</style>"
 )
 
 
