@@ -199,7 +199,7 @@ def measure_setting(
             for control in figure.controls()
             if control.options() != 1
         },
-        "kib": round(len(figure.picture()) / 1024, 1),
+        "kib": round(on.kernel_says(f"len({name}.image.value)") / 1024, 1),
     }
     cost = on.kernel_says(f"_cost({name})")
     on.settle()

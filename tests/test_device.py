@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from utils import device
+from utils import device, spoken
 from utils.device import DeviceToggle, find_gpu
 
 
@@ -85,6 +85,12 @@ def test_why_there_is_no_gpu(monkeypatch, system, cuda, environment, reason):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert reason in DeviceToggle().message
+
+
+def test_its_buttons_stand_beside_their_label_and_the_focus_has_a_frame():
+    box = DeviceToggle().box
+    assert spoken.CONTROLS in box._dom_classes
+    assert spoken.LOOKS in box.children[1].value
 
 
 def test_the_saved_output_is_the_same_on_every_machine():

@@ -53,7 +53,7 @@ def make(draw=draw, **changes):
 
 
 def pixels(fig):
-    return np.asarray(Image.open(io.BytesIO(fig.image.value)))
+    return np.asarray(Image.open(io.BytesIO(fig.image.png)))
 
 
 def test_every_control_redraws_picture_and_sentence():
@@ -173,14 +173,23 @@ def test_a_screen_reader_hears_which_control_was_moved_and_then_the_sentence():
 
 def test_the_page_keeps_room_for_the_most_lines_of_arithmetic():
     def longer(key, **values):
-        return draw(key=key, **values) | {"trace": ["line"] * (1 + 2 * key)}
+        return draw(key=key, **values) | {"trace": [("line " * 30)[: 100 * key], *["line"] * 2 * key]}
 
     fig = make(longer)
     room = []
     for key in (0, 2, 1):
         fig.key.value = key
         room.append(re.search(r"<pre style=.*min-height:([\d.]+)em", fig.sentence.value).group(1))
-    assert room == ["4.2", "7.0", "7.0"]  # 3 lines of 1.4 em at the start, with key 1, and then 5
+    assert room == ["5.6", "8.4", "8.4"]  # 4 lines of 1.4 em at the start, one of which takes two; then 6
+
+
+def test_the_picture_travels_as_a_url_but_on_colab_as_bytes(monkeypatch):
+    fig = make()
+    assert fig.image.format == "url"
+    assert fig.image.value == b"data:image/png;base64," + base64.b64encode(fig.image.png)
+    monkeypatch.setenv("COLAB_RELEASE_TAG", "x")
+    there = make()
+    assert (there.image.format, there.image.value) == ("png", fig.image.png)
 
 
 def test_the_picture_has_a_name_and_the_focus_a_frame():
@@ -475,7 +484,7 @@ def test_the_saved_output_is_widget_picture_sentence_and_arithmetic():
     fig.temperature.value = 10.0
     bundle, metadata = fig._repr_mimebundle_()
     assert bundle["application/vnd.jupyter.widget-view+json"]["model_id"] == fig.box.model_id
-    assert base64.b64decode(bundle["image/png"]) == fig.image.value
+    assert base64.b64decode(bundle["image/png"]) == fig.image.png
     assert bundle["text/plain"] == "mouse gives cat " + fig.plain.split()[-1]
     assert metadata == {"image/png": {"trace": "temperature 10.0"}}
     untraced = {name: part for name, part in draw(**fig.values).items() if name != "trace"}

@@ -39,10 +39,14 @@ class Cells(Artist):
         rows, columns = self.colours.shape[:2]
         row_of_pixel = (
             np.arange(top - bottom)[::-1] * rows // (top - bottom)
-        )  # Agg wants the bottom row first
+        )  # Agg wants the bottom one first
         column_of_pixel = np.arange(right - left) * columns // (right - left)
+        whole = np.ascontiguousarray(self.colours).view(np.uint32)[
+            ..., 0
+        ]  # a colour is one number of 4 bytes
+        pixels = whole[:, column_of_pixel][row_of_pixel].view(np.uint8)
         gc = renderer.new_gc()
-        renderer.draw_image(gc, left, bottom, self.colours[:, column_of_pixel][row_of_pixel])
+        renderer.draw_image(gc, left, bottom, pixels.reshape(top - bottom, right - left, 4))
         gc.restore()
 
 

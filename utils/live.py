@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import html
+import math
 import threading
 import time
 import zlib
@@ -170,7 +171,7 @@ class LiveFigure:
                 picture = self._paint()
                 trace = "\n".join(shown.get("trace", ()))
                 text = self._as_html(shown["sentence"], trace)
-                self.image.value = picture  # first, as the page takes longer over it
+                self.image.show(picture)  # first, as the page takes longer over it
                 self.sentence.value, self.plain, self._trace = text, shown["sentence"], trace
                 self.error.value = ""
             finally:
@@ -209,13 +210,14 @@ class LiveFigure:
 
         Unseen, the control that was moved is named first: ipywidgets gives a slider's handle no name.
         """
-        self._most_lines = max(self._most_lines, len(trace.splitlines()))
+        self._most_lines = max(self._most_lines, _lines(trace, self._figure.get_figwidth()))
         moved = self._touched and f"{self._touched.description} {self._touched.label}."
-        room = f"line-height:1.4;min-height:{1.4 * self._most_lines:.1f}em"
+        width = f"white-space:pre-wrap;max-width:{self.image.layout.width}"
+        room = f"line-height:1.4;min-height:{1.4 * self._most_lines:.1f}em;margin:0"
         return (
             spoken.part(self._moved_to, moved or "", spoken.UNSEEN)
             + spoken.part(self._said, sentence, "line-height:1.5;min-height:3em;margin:0 0 .4em")
-            + f'<pre style="{room};margin:0;white-space:pre-wrap">{html.escape(trace)}</pre>'
+            + f'<pre style="{width};{room}">{html.escape(trace)}</pre>'
         )
 
     def _paint(self) -> bytes:
@@ -271,7 +273,7 @@ class LiveFigure:
         view = {"version_major": 2, "version_minor": 0, "model_id": self.box.model_id}
         data = {
             "application/vnd.jupyter.widget-view+json": view,
-            "image/png": base64.b64encode(self.image.value).decode(),
+            "image/png": base64.b64encode(self.image.png).decode(),
             "text/plain": self.plain,
         }
         return data, {"image/png": {"trace": self._trace}} if self._trace else {}
@@ -291,6 +293,11 @@ def _offer(control: widgets.Widget, options: Sequence[tuple[str, Any]], value: A
         control.options = options  # jumps to the first option ...
         control.index = before  # ... and back
     control.index = place
+
+
+def _lines(text: str, width: float) -> int:
+    """How many lines a text may take under a picture so many inches wide, at ten letters an inch."""
+    return sum(max(1, math.ceil(len(line) / (10 * width))) for line in text.splitlines())
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
