@@ -12,10 +12,13 @@ from typing import Any
 
 import ipywidgets as widgets
 import matplotlib.pyplot as plt
+from IPython.display import display
 
 from utils import plots
 from utils.artists import Cells, Numbers
+from utils.controls import KINDS
 from utils.live import LiveFigure
+from utils.spoken import Picture
 
 _recipes: dict[int, tuple[dict[str, plots.Panel], dict[str, Any]]] = {}
 _twins: dict[int, dict[str, widgets.Widget]] = {}
@@ -56,7 +59,7 @@ def plain(figure: LiveFigure) -> None:
             panel.update(**shown[name])
             _with_matplotlibs_own(panel)
         plt.show()
-        print(shown["sentence"])
+        print(shown["sentence"], *shown.get("trace", ()), sep="\n")
 
     kinds = {True: widgets.SelectionSlider, False: widgets.Dropdown}
     controls = {
@@ -67,6 +70,22 @@ def plain(figure: LiveFigure) -> None:
     }
     _twins[id(figure)] = controls
     widgets.interact(show, **controls)
+
+
+def ready(figure: LiveFigure) -> None:
+    """Show a slider between two pictures of a live figure that are there before it is moved."""
+    control, pictures = next(iter(figure.controls.values())), []
+    start = control.index
+    for index in (0, 1):
+        control.index = index
+        figure.redraw()
+        pictures.append(figure.image.png)
+    control.index = start
+    image = Picture(layout=figure.image.layout)
+    image.show(pictures[0])
+    slider = KINDS["slider"](options=[0, 1], description="ready")
+    slider.observe(lambda change: image.show(pictures[change["new"]]), "value")
+    display(widgets.VBox([slider, image]))
 
 
 def to_last(figure: LiveFigure) -> None:

@@ -116,6 +116,15 @@ def test_a_control_refuses_what_it_does_not_offer(name):
     assert (fig.values, fig.image.value) == before
 
 
+def test_the_picture_is_sent_before_other_sliders_are():
+    sent, fig = [], make()
+    fig.image.observe(lambda change: sent.append("picture"), "value")
+    fig.query.observe(lambda change: sent.append("slider"), "options")
+    fig.seq_len.value = 2
+    assert sent == ["picture", "slider"]
+    assert fig.plain == draw(**fig.values)["sentence"]
+
+
 def test_each_redraw_draws_once():
     calls = []
     fig = make(lambda **values: calls.append(values) or draw(**values))
@@ -177,10 +186,11 @@ def test_the_page_keeps_room_for_the_most_lines_of_arithmetic():
 
     fig = make(longer)
     room = []
-    for key in (0, 2, 1):
+    for key in (1, 0, 2, 3, 1):
         fig.key.value = key
         room.append(re.search(r"<pre style=.*min-height:([\d.]+)em", fig.sentence.value).group(1))
-    assert room == ["5.6", "8.4", "8.4"]  # 4 lines of 1.4 em at the start, one of which takes two; then 6
+    # 4 lines of 1.4 em at the start, for one takes two of them, and 2 to spare; at most there are 8
+    assert room == ["8.4", "8.4", "8.4", "11.2", "11.2"]
 
 
 def test_the_picture_travels_as_a_url_but_on_colab_as_bytes(monkeypatch):

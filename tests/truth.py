@@ -21,7 +21,7 @@ def _truth(labels):
         values[name] = dict(choice.pairs(values))[labels[name]]
     if figure.values != values:
         return "the kernel has not heard of all that the page shows", str(figure.values), ""
-    shown = figure._computed()
+    shown = figure._computed(values)
     for name, panel in figure._panels.items():
         panel.update(**shown[name])
     kept, figure._backgrounds, figure._frames = figure._backgrounds, {}, None

@@ -33,6 +33,7 @@ __all__ = ["Choice", "LiveFigure"]
 LABELLED = {"description_width": "6.5em"}
 STYLES = {"slider": LABELLED, "menu": LABELLED, "buttons": LABELLED | {"button_width": "auto"}}
 BUSY = 0.010  # s: an event this soon after a draw means that more are waiting
+SPARE = 2  # lines of arithmetic that may be added before the page moves
 LONGEST_ERROR = 500  # characters: a page need not take more of what went wrong
 SOON = 0.004  # s: how long to let them arrive before one draw serves them all
 ERROR = "color:#B00020;background:white;padding:.2em .4em"  # with a ground of its own, for dark themes
@@ -79,7 +80,7 @@ class LiveFigure:
         announcer = widgets.HTML(region, layout=spoken.NO_ROOM)
         self.plain = ""  # the sentence as plain text
         self._trace = ""  # the lines of arithmetic under it
-        self._most_lines = 0  # of arithmetic so far: their room is kept, so that the page stands still
+        self._room = 0  # lines of arithmetic that have room: it never shrinks, so that the page stands still
         self.controls = self._make_controls()
         columns = {"grid_template_columns": "repeat(auto-fill, minmax(22em, 1fr))", "max_width": "60em"}
         grid = widgets.GridBox(list(self.controls.values()), layout=columns)
@@ -127,16 +128,23 @@ class LiveFigure:
         values = [value for _, value in options]
         return self._wishes[name] if self._wishes[name] in values else values[-1]
 
-    def _fit_options(self) -> None:
-        """Let options follow the controls that they depend on."""
+    def _fitting(self) -> dict[str, tuple[Sequence[tuple[str, Any]], Any]]:
+        """The controls that others oblige to offer something else: name -> options, the chosen value."""
+        found, values = {}, self.values
+        for name, control in self.controls.items():
+            if callable(self._choices[name].options):
+                options = self._choices[name].pairs(values)
+                if options != control.options:
+                    values[name] = self._granted(name, options)
+                    found[name] = options, values[name]
+        return found
+
+    def _fit(self, fitting: dict[str, tuple[Sequence[tuple[str, Any]], Any]]) -> None:
+        """Let those controls offer it."""
         self._adjusting = True
         try:
-            for name, control in self.controls.items():
-                if not callable(self._choices[name].options):
-                    continue
-                options = self._choices[name].pairs(self.values)
-                if options != control.options:
-                    _offer(control, options, self._granted(name, options))
+            for name, (options, value) in fitting.items():
+                _offer(self.controls[name], options, value)
         finally:
             self._adjusting = False
 
@@ -154,7 +162,7 @@ class LiveFigure:
                 self.redraw()
                 return
             with self._errors_shown():
-                self._fit_options()
+                self._fit(self._fitting())
             if self._planned is not loop:
                 self._planned = loop
                 loop.call_later(SOON, self.redraw)
@@ -164,25 +172,32 @@ class LiveFigure:
         with self._lock, self._errors_shown():
             self._planned = None
             try:
-                self._fit_options()
-                shown = self._computed()
-                for name, panel in self._panels.items():
-                    panel.update(**shown[name])
-                picture = self._paint()
-                trace = "\n".join(shown.get("trace", ()))
-                text = self._as_html(shown["sentence"], trace)
-                self.image.show(picture)  # first, as the page takes longer over it
-                self.sentence.value, self.plain, self._trace = text, shown["sentence"], trace
-                self.error.value = ""
+                fitting = self._fitting()
+                try:
+                    self._show(self.values | {name: value for name, (_, value) in fitting.items()})
+                finally:
+                    self._fit(fitting)  # last: the picture need not wait for what the page does with sliders
             finally:
                 self._last_draw = time.perf_counter()
 
-    def _computed(self) -> dict[str, Any]:
+    def _show(self, values: dict[str, Any]) -> None:
+        """Send picture and text for these values of the controls."""
+        shown = self._computed(values)
+        for name, panel in self._panels.items():
+            panel.update(**shown[name])
+        picture = self._paint()
+        trace = "\n".join(shown.get("trace", ()))
+        text = self._as_html(shown["sentence"], trace)
+        self.image.show(picture)  # first, as the page takes longer over it
+        self.sentence.value, self.plain, self._trace = text, shown["sentence"], trace
+        self.error.value = ""
+
+    def _computed(self, values: dict[str, Any]) -> dict[str, Any]:
         """What the draw function returns, if it is all that is needed."""
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # for arrays this small, waking a second thread costs more than it gives
         try:
-            shown = self._draw(**self.values)
+            shown = self._draw(**values)
         finally:
             torch.set_num_threads(threads)
         if not isinstance(shown, dict):
@@ -210,10 +225,11 @@ class LiveFigure:
 
         Unseen, the control that was moved is named first: ipywidgets gives a slider's handle no name.
         """
-        self._most_lines = max(self._most_lines, _lines(trace, self._figure.get_figwidth()))
+        lines = _lines(trace, self._figure.get_figwidth())
+        self._room = max(self._room or lines + SPARE, lines) if lines else self._room
         moved = self._touched and f"{self._touched.description} {self._touched.label}."
         width = f"white-space:pre-wrap;max-width:{self.image.layout.width}"
-        room = f"line-height:1.4;min-height:{1.4 * self._most_lines:.1f}em;margin:0"
+        room = f"line-height:1.4;min-height:{1.4 * self._room:.1f}em;margin:0"
         return (
             spoken.part(self._moved_to, moved or "", spoken.UNSEEN)
             + spoken.part(self._said, sentence, "line-height:1.5;min-height:3em;margin:0 0 .4em")
