@@ -18,7 +18,7 @@ from matplotlib.text import Text
 from PIL import Image
 from traitlets import TraitError
 
-from utils import plots, spoken
+from utils import live, plots, spoken
 from utils.live import Choice, LiveFigure
 from utils.plots import Bars, Heatmap
 
@@ -465,6 +465,17 @@ def test_words_that_were_shown_before_cost_no_more_than_another_move(monkeypatch
     assert fig.image.value == first
     fig.text.value = TEXTS[2]
     assert fig.image.value == second
+
+
+def test_a_figure_keeps_some_backgrounds_and_not_all(monkeypatch):
+    monkeypatch.setattr(live, "KEPT", 2)
+    fig = make()
+    first = fig.image.png
+    for text in (TEXTS[1], TEXTS[2], TEXTS[0]):
+        fig.text.value = text
+        assert len(fig._backgrounds) <= 2
+    fig.query.value, fig.key.value = 4, 1
+    assert fig.image.png == first
 
 
 def test_picture_and_text_change_together_or_not_at_all():

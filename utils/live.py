@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
+from unicodedata import east_asian_width
 
 import ipywidgets as widgets
 import numpy as np
@@ -33,6 +34,7 @@ __all__ = ["Choice", "LiveFigure"]
 LABELLED = {"description_width": "6.5em"}
 STYLES = {"slider": LABELLED, "menu": LABELLED, "buttons": LABELLED | {"button_width": "auto"}}
 BUSY = 0.010  # s: an event this soon after a draw means that more are waiting
+KEPT = 64  # backgrounds of a figure
 SPARE = 2  # lines of arithmetic that may be added before the page moves
 LONGEST_ERROR = 500  # characters: a page need not take more of what went wrong
 SOON = 0.004  # s: how long to let them arrive before one draw serves them all
@@ -80,7 +82,7 @@ class LiveFigure:
         announcer = widgets.HTML(region, layout=spoken.NO_ROOM)
         self.plain = ""  # the sentence as plain text
         self._trace = ""  # the lines of arithmetic under it
-        self._room = 0  # lines of arithmetic that have room: it never shrinks, so that the page stands still
+        self._room = 0  # lines of arithmetic that have room: never less, so that a wide page stands still
         self.controls = self._make_controls()
         columns = {"grid_template_columns": "repeat(auto-fill, minmax(22em, 1fr))", "max_width": "60em"}
         grid = widgets.GridBox(list(self.controls.values()), layout=columns)
@@ -254,6 +256,8 @@ class LiveFigure:
             packed = zlib.compress(self._draw_background(), 1)
             places = [(ax, ax.get_position(original=True), ax.get_position()) for ax in self._figure.axes]
             self._backgrounds[frames] = packed, places
+            if len(self._backgrounds) > KEPT:
+                del self._backgrounds[next(iter(self._backgrounds))]  # the oldest
         packed, places = self._backgrounds[frames]
         for ax, original, active in places:
             ax.set_position(original, which="original")
@@ -312,8 +316,9 @@ def _offer(control: widgets.Widget, options: Sequence[tuple[str, Any]], value: A
 
 
 def _lines(text: str, width: float) -> int:
-    """How many lines a text may take under a picture so many inches wide, at ten letters an inch."""
-    return sum(max(1, math.ceil(len(line) / (10 * width))) for line in text.splitlines())
+    """How many lines a text may take under a picture, its width in inches: ten letters an inch, five wide ones."""
+    letters = ([1 + (east_asian_width(letter) in "WF") for letter in line] for line in text.splitlines())
+    return sum(max(1, math.ceil(sum(wide) / (10 * width))) for wide in letters)
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -42,7 +42,7 @@ class Picture(widgets.Image):
     """A PNG that has a name for screen readers: ipywidgets 8 makes the tooltip the picture's title.
 
     It travels as a data URL, for a browser takes 5 ms longer over plain bytes: it gives them an address of
-    its own first, and then loads that. On Colab they stay bytes: a URL was never tried there.
+    its own first, and then loads that. On Colab's runtimes they stay bytes: a URL was never tried there.
     """
 
     png = b""
