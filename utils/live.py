@@ -316,7 +316,7 @@ def _offer(control: widgets.Widget, options: Sequence[tuple[str, Any]], value: A
 
 
 def _lines(text: str, width: float) -> int:
-    """How many lines a text may take under a picture, its width in inches: ten letters an inch, five wide ones."""
+    """How many lines a text may take under a picture of this width: ten letters an inch, five wide ones."""
     letters = ([1 + (east_asian_width(letter) in "WF") for letter in line] for line in text.splitlines())
     return sum(max(1, math.ceil(sum(wide) / (10 * width))) for wide in letters)
 
