@@ -413,7 +413,7 @@ def test_a_slide_that_is_too_tall_says_so_and_is_scrolled_before_the_next_one(ta
     assert at("PageUp")[:2] == (0, False)
     assert at("ArrowRight")[0] == 1  # without detours
     tab.set_viewport_size({"width": 1280, "height": 2000})
-    assert not more.is_visible()
+    more.wait_for(state="hidden", timeout=5000)  # the page hears of its new size a little later
 
 
 # -- what GitHub shows of a notebook ------------------------------------------------------
