@@ -119,7 +119,7 @@ class Control:
         """One option up or down, by "mouse" or "keyboard"; False where nothing changed, as at an end."""
         before = self.shown()
         if self.kind == "slider":
-            (self._drag_one if by == "mouse" else self._press)(sign)
+            (self._drag_one if by == "mouse" else self.press)(sign)
         elif by == "mouse":
             self._choose(self._place() + sign)
         else:
