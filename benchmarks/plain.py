@@ -81,7 +81,6 @@ def ready(figure: LiveFigure) -> None:
         figure.redraw()
         pictures.append(figure.image.png)
     control.index = start
-    figure._backgrounds.clear()  # so that a first visit is one
     image = Picture(layout=figure.image.layout)
     image.show(pictures[0])
     slider = KINDS["slider"](options=[0, 1], description="ready")

@@ -44,7 +44,7 @@ def _why_none() -> str:
         return "this PyTorch is the CPU build"
     if os.environ.get("CUDA_VISIBLE_DEVICES", "unset") in ("", "-1"):
         return "CUDA_VISIBLE_DEVICES hides every GPU"
-    if "COLAB_RELEASE_TAG" in os.environ:
+    if spoken.on_colab():
         return "this Colab runtime has none; choose one under Runtime > Change runtime type"
     return "no NVIDIA GPU or no driver was found"
 

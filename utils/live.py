@@ -245,7 +245,7 @@ class LiveFigure:
             self._background = self._background_of(frames)
             self._frames = frames
         pixels = np.asarray(self._figure.canvas.buffer_rgba())
-        pixels[:] = self._background.reshape(pixels.shape)
+        pixels[:] = self._background
         for artist in self._moving():
             artist.axes.draw_artist(artist)
         return to_png(pixels)
@@ -262,7 +262,8 @@ class LiveFigure:
         for ax, original, active in places:
             ax.set_position(original, which="original")
             ax.set_position(active, which="active")
-        return np.frombuffer(zlib.decompress(packed), np.uint8)
+        shape = np.shape(self._figure.canvas.buffer_rgba())
+        return np.frombuffer(zlib.decompress(packed), np.uint8).reshape(shape)
 
     def _draw_background(self) -> np.ndarray:
         """Draw everything that stays, with the moving artists hidden, for they are drawn over it."""

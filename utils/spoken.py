@@ -38,6 +38,11 @@ def part(name: str, text: str, style: str = "margin:1em 0") -> str:
     return f'<p id="{name}" style="{style}">{html.escape(text)}</p>'
 
 
+def on_colab() -> bool:
+    """Whether this kernel is one of Colab's own runtimes."""
+    return "COLAB_RELEASE_TAG" in os.environ or "google.colab" in sys.modules
+
+
 class Picture(widgets.Image):
     """A PNG that has a name for screen readers: ipywidgets 8 makes the tooltip the picture's title.
 
@@ -51,8 +56,7 @@ class Picture(widgets.Image):
     description = Unicode("").tag(sync=True)  # without one, ipywidgets 8 cannot set a title
 
     def __init__(self, **options: Any) -> None:
-        colab = "COLAB_RELEASE_TAG" in os.environ or "google.colab" in sys.modules
-        super().__init__(format="png" if colab else "url", **options)
+        super().__init__(format="png" if on_colab() else "url", **options)
 
     def show(self, png: bytes) -> None:
         """Show the PNG file with these bytes."""
